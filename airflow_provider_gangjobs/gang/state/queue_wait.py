@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.state.job_marks import AssemblyBaseline, Req
 from airflow_provider_gangjobs.kube.text import pluralize, to_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
@@ -145,9 +145,7 @@ def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterab
 
     :param events: Events of the Workload, which are used where the Workload itself cannot be read.
     """
-    if workload is None:
-        return _explain_events(queue, events)
-    return next(found for rule in _RULES if (found := rule(queue, workload)) is not None)
+    return _explain_events(queue, events) if workload is None else _explain_workload(queue, workload)
 
 
 def evicted_at(workload: KueueWorkloadView | None) -> datetime | None:
@@ -216,58 +214,26 @@ def _eviction_of(event: EventView) -> str:
     return event.reason.removeprefix(_EVICTION_EVENT) if event.reason.startswith(_EVICTION_EVENT) else ""
 
 
-def _explain_deactivation(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
-    if workload.spec.active:
-        return None
-    evicted = _find(workload, "Evicted", "True") or _find(workload, "QuotaReserved", "False")
-    why = f": {_one_line(evicted.message)}" if evicted and evicted.message else ""
-    text = f"Kueue queue {queue} does not let the gang run, because its Workload {workload.metadata.name} is inactive"
-    return QueueWait(QueueState.DEACTIVATED, f"{text}{why}")
-
-
-def _explain_admission(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
-    if _find(workload, "Admitted", "True") is None:
-        return None
-    return QueueWait(QueueState.ADMITTED, f"Kueue queue {queue} has admitted the gang, and lets it run")
-
-
-def _explain_checks(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
-    if _find(workload, "QuotaReserved", "True") is None:
-        return None
-    admitted = _find(workload, "Admitted", "False")
-    why = f": {_one_line(admitted.message)}" if admitted and admitted.message else ""
-    return QueueWait(QueueState.WAITING, f"Kueue queue {queue} has reserved quota, and waits for its checks{why}")
-
-
-def _explain_stop(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
-    """Explain that Kueue has stopped the gang, until it has judged the gang again.
-
-    The condition Evicted stays true until the next admission. QuotaReserved repeats its message until then.
-    """
-    evicted = _find(workload, "Evicted", "True")
-    refused = _find(workload, "QuotaReserved", "False")
-    if evicted is None or (refused is not None and refused.message not in {"", evicted.message}):
-        return None
-    return _explain_eviction(queue, evicted.reason, evicted.message, count_stops(workload))
-
-
-def _explain_pending(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
-    refused = _find(workload, "QuotaReserved", "False")
-    return _explain_refusal(queue, refused.reason, refused.message) if refused and refused.message else None
-
-
-def _explain_silence(queue: str, workload: KueueWorkloadView) -> QueueWait:
+def _explain_workload(queue: str, workload: KueueWorkloadView) -> QueueWait:
+    evicted, refused = _find(workload, "Evicted", "True"), _find(workload, "QuotaReserved", "False")
+    if not workload.spec.active:
+        inactive = f"because its Workload {workload.metadata.name} is inactive{_because(evicted or refused)}"
+        return QueueWait(QueueState.DEACTIVATED, f"Kueue queue {queue} does not let the gang run, {inactive}")
+    # Evicted stays true until the next admission. QuotaReserved repeats its message until Kueue judges the gang again.
+    if evicted is not None and (refused is None or refused.message in {"", evicted.message}):
+        return _explain_eviction(queue, evicted.reason, evicted.message, count_stops(workload))
+    if _find(workload, "Admitted", "True") is not None:
+        return QueueWait(QueueState.ADMITTED, f"Kueue queue {queue} has admitted the gang, and lets it run")
+    if holds_quota(workload):
+        checks = f"waits for its checks{_because(_find(workload, 'Admitted', 'False'))}"
+        return QueueWait(QueueState.WAITING, f"Kueue queue {queue} has reserved quota, and {checks}")
+    if refused is not None and refused.message:
+        return _explain_refusal(queue, refused.reason, refused.message)
     return QueueWait(QueueState.WAITING, _waits(queue))
 
 
-_RULES: Final[tuple[Callable[[str, KueueWorkloadView], QueueWait | None], ...]] = (
-    _explain_deactivation,
-    _explain_stop,
-    _explain_admission,
-    _explain_checks,
-    _explain_pending,
-    _explain_silence,
-)
+def _because(condition: Condition | None) -> str:
+    return f": {_one_line(condition.message)}" if condition and condition.message else ""
 
 
 def _explain_eviction(queue: str, reason: str, message: str, stops: Stops = Stops()) -> QueueWait:  # noqa: B008
