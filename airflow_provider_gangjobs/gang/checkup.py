@@ -351,28 +351,3 @@ def judge_installations(gangs: Counter[str], followers: Mapping[str, Collection[
 
 def _names(gangs: Counter[str]) -> str:
     return ", ".join(sorted(name or "no installation" for name in gangs if name or len(gangs) == 1))
-
-
-__all__ = [
-    "BASE",
-    "CONTROLLER_SILENT_S",
-    "RIGHTS",
-    "Finding",
-    "Health",
-    "Right",
-    "judge_controller",
-    "judge_half_submitted",
-    "judge_held_pods",
-    "judge_installations",
-    "judge_pods_ready",
-    "judge_queues",
-    "judge_rights",
-    "judge_schedulers",
-    "judge_skew",
-    "judge_workload_api",
-    "ok",
-    "parse_go_duration",
-    "problem",
-    "unknown",
-    "wanted_rights",
-]

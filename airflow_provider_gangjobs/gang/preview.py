@@ -127,6 +127,3 @@ _Dumper.add_representer(str, _represent_text)
 def to_yaml(objects: Iterable[Object]) -> str:
     """Return the objects as YAML documents, which `kubectl` can read."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False)
-
-
-__all__ = ["JOB_UID", "WORKLOAD_UID", "preview", "to_yaml"]

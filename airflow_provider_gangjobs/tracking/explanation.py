@@ -37,14 +37,8 @@ from airflow_provider_gangjobs.gang.state.observation import Observation, observ
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
-from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
-from airflow_provider_gangjobs.gang.state.waiting import (
-    NO_EVIDENCE,
-    Evidence,
-    WaitCause,
-    explain_suspension,
-    find_named_refusal,
-)
+from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
+from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence, WaitCause, find_named_refusal
 from airflow_provider_gangjobs.jobs.requests import list_role_jobs
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView

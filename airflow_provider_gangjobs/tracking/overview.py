@@ -30,8 +30,8 @@ from airflow_provider_gangjobs.gang.state.ownership import LIVE_GRACE
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import is_held, pods_of
-from airflow_provider_gangjobs.gang.state.queue_wait import waits_for_kueue
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, explain_suspension
+from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.explanation import list_first

@@ -20,9 +20,9 @@ from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagno
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, DeadlineHalt
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
-from airflow_provider_gangjobs.gang.state.queue_wait import find_category
+from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, find_category
 from airflow_provider_gangjobs.gang.state.stored_gang import split_halt_note
-from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, Evidence, Wait, WaitCause, explain_suspension
+from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, Evidence, Wait, WaitCause
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, job, ranks

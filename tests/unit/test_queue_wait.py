@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.state.queue_wait import (
-    QueueState,
     evicted_at,
     explain_queue,
     give_up_note,
     has_queue_decision,
 )
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
 
 AT = "2026-01-01T00:00:00Z"
@@ -53,16 +53,16 @@ LIMIT = condition(
     "The workload is deactivated due to exceeding the maximum number of re-queuing retries",
 )
 CASES = {
-    "no Workload yet": (None, QueueState.WAITING, "Waits for admission by Kueue queue team"),
-    "Workload without conditions": (workload(), QueueState.WAITING, "Waits for admission by Kueue queue team"),
+    "no Workload yet": (None, WaitCause.QUEUE, "Waits for admission by Kueue queue team"),
+    "Workload without conditions": (workload(), WaitCause.QUEUE, "Waits for admission by Kueue queue team"),
     "no quota now": (
         workload(pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed")),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         "Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 more needed",
     ),
     "never fits": (
         workload(pending(f"{ASSIGN}insufficient quota for cpu in flavor f, request (6) > maximum capacity (4)")),
-        QueueState.REFUSED,
+        WaitCause.QUEUE_REFUSED,
         (
             "Kueue queue team cannot admit the gang: insufficient quota for cpu in flavor f, request (6) > maximum "
             "capacity (4)"
@@ -70,27 +70,27 @@ CASES = {
     ),
     "resource not listed": (
         workload(pending(f"{ASSIGN}resource memory unavailable in ClusterQueue")),
-        QueueState.REFUSED,
+        WaitCause.QUEUE_REFUSED,
         "Kueue queue team cannot admit the gang: resource memory unavailable in ClusterQueue",
     ),
     "no such queue": (
         workload(pending("LocalQueue team doesn't exist", "Inadmissible")),
-        QueueState.REFUSED,
+        WaitCause.QUEUE_REFUSED,
         "Kueue queue team cannot admit the gang: LocalQueue team doesn't exist",
     ),
     "held": (
         workload(pending("ClusterQueue c is inactive", "Inadmissible")),
-        QueueState.REFUSED,
+        WaitCause.QUEUE_REFUSED,
         "Kueue queue team cannot admit the gang: ClusterQueue c is inactive",
     ),
     "no place by topology": (
         workload(pending(f'{ASSIGN}topology "t" allows to fit only 1 out of 5 pod(s)')),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         'Kueue queue team does not admit the gang yet: topology "t" allows to fit only 1 out of 5 pod(s)',
     ),
     "preempted": (
         workload(pending(PREEMPTED["message"]), PREEMPTED),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         (
             "Kueue queue team has stopped the gang and lets it run again later (Preempted: Preempted to accommodate a "
             "workload (UID: u, JobUID: j))"
@@ -98,12 +98,12 @@ CASES = {
     ),
     "preempted, and judged again": (
         workload(pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed"), PREEMPTED),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         "Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 more needed",
     ),
     "not ready in time": (
         workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 2}),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         (
             "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
             "lets all ranks run again later: 2 times before all pods were ready"
@@ -111,7 +111,7 @@ CASES = {
     ),
     "not ready in time while it ran": (
         workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 1, "WaitForRecovery": 1}),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         (
             "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
             "lets all ranks run again later: 1 time before all pods were ready and 1 time after all pods had been ready"
@@ -119,14 +119,14 @@ CASES = {
     ),
     "not ready in time, and judged again": (
         workload(pending(f"{ASSIGN}no node"), NOT_READY, stops={"WaitForStart": 2}),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         "Kueue queue team does not admit the gang yet: no node",
     ),
     "its queue was held, and does not suffice any more": (
         workload(
             pending(f"{ASSIGN}insufficient quota for cpu in flavor f, request (6) > maximum capacity (4)"), STOPPED
         ),
-        QueueState.REFUSED,
+        WaitCause.QUEUE_REFUSED,
         (
             "Kueue queue team cannot admit the gang: insufficient quota for cpu in flavor f, request (6) > maximum "
             "capacity (4)"
@@ -134,7 +134,7 @@ CASES = {
     ),
     "being stopped, with quota": (
         workload(STOPPED, condition("QuotaReserved", "True", "QuotaReserved", "Reserved"), ADMITTED),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         (
             "Kueue queue team has stopped the gang and lets it run again later (ClusterQueueStopped: The ClusterQueue "
             "is stopped)"
@@ -142,7 +142,7 @@ CASES = {
     ),
     "given up": (
         workload(pending("evicted"), LIMIT, active=False),
-        QueueState.DEACTIVATED,
+        WaitCause.QUEUE_REFUSED,
         (
             "Kueue queue team does not let the gang run, because its Workload w is inactive: The workload is "
             "deactivated due to exceeding the maximum number of re-queuing retries"
@@ -150,7 +150,7 @@ CASES = {
     ),
     "quota reserved, checks to do": (
         workload(condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue c")),
-        QueueState.WAITING,
+        WaitCause.QUEUE,
         "Kueue queue team has reserved quota, and waits for its checks",
     ),
     "admitted": (
@@ -159,16 +159,16 @@ CASES = {
             ADMITTED,
             condition("Evicted", "False", "QuotaReserved", "Previously: The ClusterQueue is stopped"),
         ),
-        QueueState.ADMITTED,
+        WaitCause.CONTROLLER,
         "Kueue queue team has admitted the gang, and lets it run",
     ),
 }
 
 
-@pytest.mark.parametrize(("seen", "state", "text"), CASES.values(), ids=CASES)
-def test_reason_of_a_wait(seen: KueueWorkloadView | None, state: QueueState, text: str) -> None:
+@pytest.mark.parametrize(("seen", "cause", "text"), CASES.values(), ids=CASES)
+def test_reason_of_a_wait(seen: KueueWorkloadView | None, cause: WaitCause, text: str) -> None:
     found = explain_queue("team", seen)
-    assert (found.state, found.text) == (state, text)
+    assert (found.cause, found.text) == (cause, text)
 
 
 def event(reason: str, message: str, second: int, *, kind: str = "Warning", **more: Any) -> EventView:

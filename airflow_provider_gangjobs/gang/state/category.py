@@ -96,6 +96,3 @@ class Diagnosis:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", self.detail or self.category.meaning)
-
-
-__all__ = ["Category", "Diagnosis"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_verdict, diagnose_wait
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, Verdict, judge, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, evicted_at
+from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, evicted_at, explain_suspension
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_EVIDENCE,
     NODE_CAUSES,
@@ -22,7 +22,6 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     WaitInputs,
     explain_assembly,
     explain_run,
-    explain_suspension,
 )
 from airflow_provider_gangjobs.kube.text import pluralize
 

@@ -39,7 +39,6 @@ Several enums say how far something is. Each answers one question:
     How did one rank end?                                       OutcomeKind        the pod of the rank
     What happened to the gang when its task was killed?         KillResult         the deletion of the Job
     Has a gang reached what a sensor waits for?                 Answer             the Job of the newest attempt
-    Why does a queued gang wait in its queue?                   QueueState         the Workload of Kueue
     What is known about the end of the gang's task?             TaskEnd            Airflow's API server
 
 Two readers of one Job may see two states. An end that was delivered is `delivered` for the next submission, which

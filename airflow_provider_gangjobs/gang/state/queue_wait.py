@@ -1,4 +1,4 @@
-"""Why Kueue does not let a gang run, and the rules by which a gang goes back to its queue. Pure.
+"""Why the Job of a gang is suspended, and the rules by which a gang goes back to its queue. Pure.
 
 The conditions of Kueue's Workload say why the gang waits. The texts of Kueue 0.15 and 0.19 were observed with the real
 manager (`tests/queues`).
@@ -24,6 +24,15 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.job_marks import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.waiting import (
+    HALTED_TEXT,
+    NO_EVIDENCE,
+    Evidence,
+    Wait,
+    WaitCause,
+    format_position,
+    to_line,
+)
 from airflow_provider_gangjobs.kube.text import pluralize, to_one_line
 
 if TYPE_CHECKING:
@@ -32,19 +41,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Condition, EventView, KueueWorkloadView
-
-
-class QueueState(StrEnum):
-    """Why a Job waits in its queue."""
-
-    WAITING = "waiting"
-    """Other workloads hold the quota, or Kueue has not said why."""
-    REFUSED = "refused"
-    """The queue cannot admit the Job until somebody changes the Job or the queue."""
-    ADMITTED = "admitted"
-    """Kueue has admitted the Job, and lets it run at any moment."""
-    DEACTIVATED = "deactivated"
-    """Kueue does not let the Job run until somebody activates its Workload."""
 
 
 class Stops(Struct, frozen=True):
@@ -64,13 +60,6 @@ class Stops(Struct, frozen=True):
             (self.after_ready, "after all pods had been ready"),
         )
         return " and ".join(f"{pluralize(count, 'time')} {when}" for count, when in counts if count)
-
-
-class QueueWait(Struct, frozen=True):
-    """Why a Job waits in its queue, as a state and a sentence."""
-
-    state: QueueState
-    text: str
 
 
 REASON_GIVEN_UP: Final = "DeactivatedByQueue"
@@ -133,6 +122,38 @@ _BY_FLAVOR: Final = (
 _PREFIX: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
 
 
+_MANAGED_WITHOUT_QUEUE: Final = (
+    "Kueue has suspended the Job: it lets only Jobs of a queue run here (manageJobsWithoutQueueName), and the gang has "
+    "no queue. Give queue_name, or name the queue in the connection"
+)
+_WITHOUT_WORKLOAD: Final = (
+    "does not know the gang: Kueue has made no Workload for the Job. The WorkloadPriorityClass or the PriorityClass of "
+    "the gang may not exist, or the manager of Kueue does not run"
+)
+
+
+def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wait:
+    """Return why a Job is suspended, and who resumes it."""
+    workload = evidence.queue_workload
+    if gang.is_halted:
+        return Wait(WaitCause.HALTED, f"{HALTED_TEXT}{gang.halt_note}")
+    if gang.queue and gang.is_being_requeued:
+        return Wait(WaitCause.REQUEUE, describe_requeue(gang))
+    if gang.queue and workload is None and evidence.shows_queue:
+        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {gang.queue} {_WITHOUT_WORKLOAD}")
+    if gang.queue:
+        found = explain_queue(gang.queue, workload, evidence.events)
+        position = evidence.queue_position if found.cause is WaitCause.QUEUE else None
+        return Wait(found.cause, f"{to_line(found.text)}{format_position(position)}", position)
+    if workload is not None:
+        return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
+    if gang.is_suspended and gang.is_kept_suspended:
+        return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
+    if gang.is_suspended:
+        return Wait(WaitCause.SUBMISSION, "The Job is suspended: its submission is not complete")
+    return Wait(WaitCause.CONTROLLER, "Waits for the Job controller to resume it")
+
+
 def waits_for_kueue(gang: StoredGang) -> bool:
     """Return whether Kueue's Workload may say why the gang waits."""
     if not gang.is_queued_by_kueue:
@@ -140,7 +161,7 @@ def waits_for_kueue(gang: StoredGang) -> bool:
     return gang.is_suspended or gang.started_at is None or gang.is_being_requeued
 
 
-def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterable[EventView] = ()) -> QueueWait:
+def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterable[EventView] = ()) -> Wait:
     """Return why a Job waits in its LocalQueue.
 
     :param events: Events of the Workload, which are used where the Workload itself cannot be read.
@@ -199,10 +220,10 @@ def give_up_note(workload: KueueWorkloadView | None, last_assembly: str = "") ->
     return f"{REASON_GIVEN_UP}: " + ". ".join(filter(None, (message, describe_stops(workload), evidence)))
 
 
-def _explain_events(queue: str, events: Iterable[EventView]) -> QueueWait:
+def _explain_events(queue: str, events: Iterable[EventView]) -> Wait:
     told = [event for event in events if event.message and (event.type == _REFUSAL_EVENT or _eviction_of(event))]
     if not told:
-        return QueueWait(QueueState.WAITING, _waits(queue))
+        return Wait(WaitCause.QUEUE, _waits(queue))
     last = max(told, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
     eviction = _eviction_of(last)
     if eviction:
@@ -214,47 +235,47 @@ def _eviction_of(event: EventView) -> str:
     return event.reason.removeprefix(_EVICTION_EVENT) if event.reason.startswith(_EVICTION_EVENT) else ""
 
 
-def _explain_workload(queue: str, workload: KueueWorkloadView) -> QueueWait:
+def _explain_workload(queue: str, workload: KueueWorkloadView) -> Wait:
     evicted, refused = _find(workload, "Evicted", "True"), _find(workload, "QuotaReserved", "False")
     if not workload.spec.active:
         inactive = f"because its Workload {workload.metadata.name} is inactive{_because(evicted or refused)}"
-        return QueueWait(QueueState.DEACTIVATED, f"Kueue queue {queue} does not let the gang run, {inactive}")
+        return Wait(WaitCause.QUEUE_REFUSED, f"Kueue queue {queue} does not let the gang run, {inactive}")
     # Evicted stays true until the next admission. QuotaReserved repeats its message until Kueue judges the gang again.
     if evicted is not None and (refused is None or refused.message in {"", evicted.message}):
         return _explain_eviction(queue, evicted.reason, evicted.message, count_stops(workload))
     if _find(workload, "Admitted", "True") is not None:
-        return QueueWait(QueueState.ADMITTED, f"Kueue queue {queue} has admitted the gang, and lets it run")
+        return Wait(WaitCause.CONTROLLER, f"Kueue queue {queue} has admitted the gang, and lets it run")
     if holds_quota(workload):
         checks = f"waits for its checks{_because(_find(workload, 'Admitted', 'False'))}"
-        return QueueWait(QueueState.WAITING, f"Kueue queue {queue} has reserved quota, and {checks}")
+        return Wait(WaitCause.QUEUE, f"Kueue queue {queue} has reserved quota, and {checks}")
     if refused is not None and refused.message:
         return _explain_refusal(queue, refused.reason, refused.message)
-    return QueueWait(QueueState.WAITING, _waits(queue))
+    return Wait(WaitCause.QUEUE, _waits(queue))
 
 
 def _because(condition: Condition | None) -> str:
     return f": {_one_line(condition.message)}" if condition and condition.message else ""
 
 
-def _explain_eviction(queue: str, reason: str, message: str, stops: Stops = Stops()) -> QueueWait:  # noqa: B008
+def _explain_eviction(queue: str, reason: str, message: str, stops: Stops = Stops()) -> Wait:  # noqa: B008
     if reason == PODS_READY_TIMEOUT:
         text = (
             f"Kueue queue {queue} has stopped the gang, because not all pods were ready in time (waitForPodsReady), "
             "and lets all ranks run again later"
         )
-        return QueueWait(QueueState.WAITING, ": ".join(filter(None, (text, stops.by_readiness))))
+        return Wait(WaitCause.QUEUE, ": ".join(filter(None, (text, stops.by_readiness))))
     text = f"Kueue queue {queue} has stopped the gang and lets it run again later ({reason}: {_one_line(message)})"
-    return QueueWait(QueueState.WAITING, text)
+    return Wait(WaitCause.QUEUE, text)
 
 
-def _explain_refusal(queue: str, reason: str, message: str) -> QueueWait:
+def _explain_refusal(queue: str, reason: str, message: str) -> Wait:
     """Explain why a workload has no quota. The sentence has the reason if it says more than the message."""
     usual = Category.QUEUE_MISCONFIGURED if reason == _INADMISSIBLE else Category.WAITING_FOR_QUOTA
     category = _BY_REASON.get(reason) or find_category(message) or usual
-    state = QueueState.REFUSED if category in _NEVER else QueueState.WAITING
-    verb = "cannot admit the gang" if state is QueueState.REFUSED else "does not admit the gang yet"
+    cause = WaitCause.QUEUE_REFUSED if category in _NEVER else WaitCause.QUEUE
+    verb = "cannot admit the gang" if category in _NEVER else "does not admit the gang yet"
     named = f" ({reason})" if reason in _BY_REASON and (find_category(message) or usual) is not category else ""
-    return QueueWait(state, f"Kueue queue {queue} {verb}{named}: {_one_line(_PREFIX.sub('', message))}")
+    return Wait(cause, f"Kueue queue {queue} {verb}{named}: {_one_line(_PREFIX.sub('', message))}")
 
 
 def find_category(text: str) -> Category | None:

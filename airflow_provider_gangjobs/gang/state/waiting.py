@@ -15,7 +15,6 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.capacity import NEVER_FITS, Capacity
 from airflow_provider_gangjobs.gang.schedulers.external import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, QueueWait, describe_requeue, explain_queue
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class Wait(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        return self.text.removesuffix(_format_position(self.queue_position))
+        return self.text.removesuffix(format_position(self.queue_position))
 
     @property
     def never_fits(self) -> bool:
@@ -127,54 +126,9 @@ class Wait(Struct, frozen=True):
         return self.text == NO_CAUSE_NAMED
 
 
-_MANAGED_WITHOUT_QUEUE: Final = (
-    "Kueue has suspended the Job: it lets only Jobs of a queue run here (manageJobsWithoutQueueName), and the gang has "
-    "no queue. Give queue_name, or name the queue in the connection"
-)
-
-
-_WITHOUT_WORKLOAD: Final = (
-    "does not know the gang: Kueue has made no Workload for the Job. The WorkloadPriorityClass or the PriorityClass of "
-    "the gang may not exist, or the manager of Kueue does not run"
-)
-
-
-def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wait:
-    """Return why a Job is suspended, and who resumes it."""
-    workload = evidence.queue_workload
-    if gang.is_halted:
-        return Wait(WaitCause.HALTED, f"{HALTED_TEXT}{gang.halt_note}")
-    if gang.queue and gang.is_being_requeued:
-        return Wait(WaitCause.REQUEUE, describe_requeue(gang))
-    if gang.queue and workload is None and evidence.shows_queue:
-        return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {gang.queue} {_WITHOUT_WORKLOAD}")
-    if gang.queue:
-        return _explain_queue(explain_queue(gang.queue, workload, evidence.events), evidence.queue_position)
-    if workload is not None:
-        return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
-    if gang.is_suspended and gang.is_kept_suspended:
-        return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
-    if gang.is_suspended:
-        return Wait(WaitCause.SUBMISSION, "The Job is suspended: its submission is not complete")
-    return Wait(WaitCause.CONTROLLER, "Waits for the Job controller to resume it")
-
-
-def _explain_queue(found: QueueWait, position: int | None) -> Wait:
-    if found.state is not QueueState.WAITING or position is None:
-        return Wait(_CAUSES[found.state], to_line(found.text))
-    return Wait(WaitCause.QUEUE, f"{to_line(found.text)}{_format_position(position)}", position)
-
-
-def _format_position(position: int | None) -> str:
+def format_position(position: int | None) -> str:
+    """Return the end of a sentence about a gang in its queue; empty if the position is not known."""
     return "" if position is None else f". Position {position} in the ClusterQueue"
-
-
-_CAUSES: Final = {
-    QueueState.WAITING: WaitCause.QUEUE,
-    QueueState.REFUSED: WaitCause.QUEUE_REFUSED,
-    QueueState.DEACTIVATED: WaitCause.QUEUE_REFUSED,
-    QueueState.ADMITTED: WaitCause.CONTROLLER,
-}
 
 
 def explain_assembly(inputs: WaitInputs) -> Wait:

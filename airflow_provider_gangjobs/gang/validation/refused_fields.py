@@ -205,6 +205,3 @@ def _closest(leaf: str, names: Sequence[str]) -> str | None:
 def _normalize(tokens: Sequence[str]) -> str:
     joined = "".join("[]" if token.startswith("[") else f".{token}" for token in tokens).lstrip(".")
     return re.sub(r"\b(?:init|ephemeral)Containers\b", "containers", joined)
-
-
-__all__ = ["FIELDS", "place_of", "refused_fields", "similar_field"]
