@@ -35,7 +35,7 @@ happens within the grace is no leak, because triggerers act after the grace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping  # noqa: TC003 - msgspec reads the annotations at run time
+from collections.abc import Collection, Iterable  # noqa: TC003 - msgspec reads the annotations at run time
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -47,7 +47,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.identity import GangRef  # noqa: TC001
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, requests_of
+from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, requests_of, total_of
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import JobSpec, JobView
 
@@ -187,8 +187,7 @@ def kept_until(job: StoredGang) -> datetime | None:
 
 def requests_of_gang(job: StoredGang) -> ResourceList:
     """Return the requests of all ranks together. Requests that cannot be read are left out."""
-    jobs = ((one, StoredGang(one).ranks) for one in job.jobs_with_pods or (job.view,))
-    return _sum({name: n * ranks for name, n in _requests_of_rank(one).items()} for one, ranks in jobs)
+    return total_of((_requests_of_rank(one), StoredGang(one).ranks) for one in job.jobs_with_pods or (job.view,))
 
 
 def _requests_of_rank(job: JobView) -> ResourceList:
@@ -221,27 +220,26 @@ def use_by_dag(jobs: Iterable[StoredGang], placed: Collection[GangRef] = ()) -> 
 
     :param placed: Gangs that are known to hold their nodes, although not all of their ranks run yet.
     """
-    counts: dict[str, tuple[list[ResourceList], list[ResourceList]]] = {}
+    gangs: dict[str, tuple[list[StoredGang], list[StoredGang]]] = {}
     for job in jobs:
         phase = phase_of(job)
         if phase in WAITING or phase in RUNNING:
             key = job.task_key
-            lists = counts.setdefault(key.dag_id if key else "", ([], []))
-            lists[phase in WAITING and job.ref not in placed].append(requests_of_gang(job))
-    found = [(dag_id, held, wanted, _sum(held), _sum(wanted)) for dag_id, (held, wanted) in counts.items()]
-    found.sort(key=lambda use: (-use[3].get("cpu", Decimal(0)) - use[4].get("cpu", Decimal(0)), use[0]))
+            holds, waits = gangs.setdefault(key.dag_id if key else "", ([], []))
+            (waits if phase in WAITING and job.ref not in placed else holds).append(job)
+    uses = [
+        (dag_id, len(holds), len(waits), _requests_of_gangs(holds), _requests_of_gangs(waits))
+        for dag_id, (holds, waits) in gangs.items()
+    ]
+    uses.sort(key=lambda use: (-use[3].get("cpu", Decimal(0)) - use[4].get("cpu", Decimal(0)), use[0]))
     return [
-        DagUse(dag_id=dag_id, running=len(held), waiting=len(wanted), held=_quantities(h), wanted=_quantities(w))
-        for dag_id, held, wanted, h, w in found
+        DagUse(dag_id=dag_id, running=running, waiting=waiting, held=_quantities(held), wanted=_quantities(wanted))
+        for dag_id, running, waiting, held, wanted in uses
     ]
 
 
-def _sum(lists: Iterable[Mapping[str, Decimal]]) -> ResourceList:
-    total: ResourceList = {}
-    for one in lists:
-        for name, amount in one.items():
-            total[name] = total.get(name, Decimal(0)) + amount
-    return total
+def _requests_of_gangs(gangs: Iterable[StoredGang]) -> ResourceList:
+    return total_of((requests_of_gang(gang), 1) for gang in gangs)
 
 
 def _quantities(amounts: ResourceList) -> dict[str, str]:
