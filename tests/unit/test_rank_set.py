@@ -1,4 +1,4 @@
-"""A rank is in a set as long as one of its pods is."""
+"""A rank counts as long as one of its pods exists, or the Job has completed it."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.state.pod_index import RankSet
-from airflow_provider_gangjobs.kube.views import parse_indexes, parse_spans
+from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+from airflow_provider_gangjobs.kube.views import parse_indexes
 from tests.examples import examples
+from tests.unit.builders import REF, job, pod
 
-RANKS = st.one_of(st.integers(0, 20), st.sampled_from([100_000, 2**31, "a-uid", "another-uid"]))
+RANKS = st.one_of(st.integers(0, 20), st.sampled_from([100_000, 2**31]))
 SPANS = ["", "0", "0-3,5", "2,4,6-30", "7,99998-100002"]
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(steps=st.lists(st.tuples(RANKS, st.booleans()), max_size=40), done=st.sampled_from(SPANS))
-def test_rank_is_in_the_set_while_one_of_its_pods_is(steps, done):
-    ranks, model = RankSet(), Counter()
+def test_rank_counts_while_one_of_its_pods_exists_or_the_job_has_completed_it(steps, done):
+    index, model = PodIndex(REF), Counter()
+    gang = job(2**31).started(1).counts(completedIndexes=done).read()
     for rank, comes in steps:
         if comes:
-            ranks.add(rank)
+            index.update([pod(f"{rank}-{model[rank]}").rank(rank).view()])
             model[rank] += 1
         elif model[rank]:
-            ranks.remove(rank)
             model -= Counter([rank])
-        there = {one for one, pods in model.items() if pods}
-        assert len(ranks) == len(there)
-        assert ranks.union_size(parse_spans(done)) == len(there | parse_indexes(done))
-        assert all(ranks.is_exactly(number) is (there == set(range(number))) for number in range(4))
+            index.remove([pod(f"{rank}-{model[rank]}").rank(rank).view()])
+        there = set(model)
+        assert index.counts(gang).created == len(there | parse_indexes(done))
+        assert index.has_one_pod_per_rank is (model.total() == len(there))
+        assert all(index.has_exactly_ranks(number) is (there == set(range(number))) for number in range(4))
 
 
-@pytest.mark.parametrize("missing", [0, 1, 50_000, 99_999])
+@pytest.mark.parametrize("missing", [0, 1, 5_000, 9_999])
 def test_missing_rank_among_many_is_found(missing: int):
-    ranks = RankSet()
-    for rank in range(100_000):
-        ranks.add(rank)
-    assert ranks.is_exactly(100_000)
-    ranks.remove(missing)
-    assert not ranks.is_exactly(100_000)
-    assert not ranks.is_exactly(99_999) or missing == 99_999
+    pods = [pod(f"train-{rank}").rank(rank).view() for rank in range(10_000)]
+    index = PodIndex(REF, pods)
+    assert index.has_exactly_ranks(10_000)
+    index.remove([pods[missing]])
+    assert not index.has_exactly_ranks(10_000)
+    assert index.has_exactly_ranks(9_999) is (missing == 9_999)

@@ -27,20 +27,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd
-from airflow_provider_gangjobs.gang.state.pods import (
-    gate_names,
-    has_container_error,
-    is_of,
-    keeps_running,
-    main_end,
-    rank_of,
-    refusal,
-)
+from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, keeps_running, main_end, rank_of
 from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_spans
 
 if TYPE_CHECKING:
@@ -71,7 +62,7 @@ class Counts:
     """Pods that are being deleted."""
 
 
-class PodState(msgspec.Struct, frozen=True, gc=False):
+class PodState(Struct, frozen=True, gc=False):
     """State of one pod, as far as it changes the counts. A gang may have 100,000 pods."""
 
     rank: Hashable
@@ -85,10 +76,18 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
     has_succeeded: bool
     is_held: bool
     is_deleted: bool
+    refusal: str
+    """Message of the scheduler about a pod that it could not place."""
+    gates: str
+    """Names of the scheduling gates."""
+
+
+_RANK_STATES: Final = ("is_placed", "has_started", "is_running")
+_POD_STATES: Final = ("has_ended", "has_succeeded", "is_held", "is_deleted")
 
 
 def pod_state(pod: PodView) -> PodState:
-    rank = podutil.rank_of(pod)
+    rank = rank_of(pod)
     started = podutil.started_at(pod)
     has_succeeded = pod.status.phase == "Succeeded"
     has_started, has_ended = started is not None or has_succeeded, podutil.has_ended(pod)
@@ -98,50 +97,13 @@ def pod_state(pod: PodView) -> PodState:
         started=started,
         has_started=has_started,
         has_ended=has_ended,
-        is_running=has_started and not has_ended and podutil.main_end(pod) is None,
+        is_running=has_started and not has_ended and main_end(pod) is None,
         has_succeeded=has_succeeded,
         is_held=podutil.is_held(pod),
         is_deleted=pod.metadata.deletion_timestamp is not None,
+        refusal=podutil.refusal(pod),
+        gates=podutil.gate_names(pod),
     )
-
-
-def all_started_at(states: Iterable[PodState], ranks: int) -> datetime | None:
-    """Return the time at which the last of `ranks` ranks started for the first time, of those whose pods exist."""
-    first: dict[Hashable, datetime] = {}
-    for state in states:
-        if state.started is not None and (state.rank not in first or state.started < first[state.rank]):
-            first[state.rank] = state.started
-    return max(sorted(first.values())[: max(ranks, 1)], default=None)
-
-
-class RankSet:
-    """Completion indexes from 0 on, and UIDs of pods that have no index."""
-
-    __slots__ = ("_pods",)
-
-    def __init__(self) -> None:
-        self._pods: Counter[Hashable] = Counter()
-        """The number of pods of each rank, at least 1."""
-
-    def __len__(self) -> int:
-        return len(self._pods)
-
-    def add(self, rank: Hashable) -> None:
-        self._pods[rank] += 1
-
-    def remove(self, rank: Hashable) -> None:
-        """Remove one pod of this rank. The pod must have been added."""
-        number = self._pods.pop(rank) - 1
-        if number:
-            self._pods[rank] = number
-
-    def is_exactly(self, indexes: int) -> bool:
-        """Return whether the set consists of the indexes from 0 to `indexes` - 1."""
-        return len(self) == indexes and all(index in self._pods for index in range(indexes))
-
-    def union_size(self, spans: Iterable[range]) -> int:
-        """Return the number of ranks in the union of this set and some disjoint ranges."""
-        return len(self) + sum(index not in self._pods for span in spans for index in span)
 
 
 class PodIndex:
@@ -150,13 +112,12 @@ class PodIndex:
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
         self._states: dict[str, PodState] = {}
-        self._created = RankSet()
-        self._in_state = {state: RankSet() for state in ("is_placed", "has_started", "is_running")}
-        """Ranks with a pod of which this is true, by the name of the field of `PodState`."""
-        self._ended = 0
-        self._succeeded = 0
-        self._held = 0
-        self._terminating = 0
+        self._created: Counter[Hashable] = Counter()
+        """The number of pods of each rank."""
+        self._ranks: dict[str, Counter[Hashable]] = {state: Counter() for state in _RANK_STATES}
+        """The number of pods of each rank of which this is true, by the name of the field of `PodState`."""
+        self._pods: Counter[str] = Counter()
+        """The number of pods of which this is true, by the name of the field of `PodState`."""
         self._all_started: tuple[int, datetime | None] | None = None
         self._completed: tuple[str, tuple[range, ...]] = ("", ())
         self.pods_with_errors: dict[str, PodView] = {}
@@ -165,10 +126,8 @@ class PodIndex:
         """Pods that run on after the end of their main container, by uid."""
         self.refusals: Counter[str] = Counter()
         """Messages of the scheduler about pods that it could not place, with the number of pods for each message."""
-        self._refusal_by_uid: dict[str, str] = {}
         self.gates: Counter[str] = Counter()
         """Names of scheduling gates, with the number of pods that have these gates."""
-        self._gates_by_uid: dict[str, str] = {}
         self.update(pods)
 
     def __len__(self) -> int:
@@ -176,34 +135,12 @@ class PodIndex:
 
     def update(self, pods: Iterable[PodView]) -> None:
         for pod in pods:
-            if not is_of(self._ref, pod):
-                self.remove([pod])
-                continue
-            uid = pod.metadata.uid
-            before, now = self._states.get(uid), pod_state(pod)
-            self._update_wait_evidence(uid, pod)
-            if now == before:
-                continue
-            if before is None:
-                self._add(now)
-            elif before.rank == now.rank:
-                self._change(before, now)
-            else:
-                self._remove(before)
-                self._add(now)
-            self._states[uid] = now
-            if before is None or before.started != now.started or before.rank != now.rank:
-                self._all_started = None
+            self._put(pod, pod_state(pod) if is_of(self._ref, pod) else None)
 
     def remove(self, pods: Iterable[PodView]) -> None:
         """Remove pods that do not exist any more."""
         for pod in pods:
-            uid = pod.metadata.uid
-            before = self._states.pop(uid, None)
-            if before is not None:
-                self._remove(before)
-                self._all_started = None
-            self._update_wait_evidence(uid, None)
+            self._put(pod, None)
 
     @property
     def uids(self) -> AbstractSet[str]:
@@ -211,96 +148,91 @@ class PodIndex:
 
     @property
     def succeeded(self) -> int:
-        return self._succeeded
+        return self._pods["has_succeeded"]
 
     @property
     def ended_otherwise(self) -> int:
-        return self._ended - self._succeeded
+        return self._pods["has_ended"] - self.succeeded
 
     @property
     def has_one_pod_per_rank(self) -> bool:
         return len(self._states) == len(self._created)
 
     def has_exactly_ranks(self, ranks: int) -> bool:
-        return self._created.is_exactly(ranks)
+        """Return whether the pods have all indexes from 0 to `ranks` - 1, and no other."""
+        return len(self._created) == ranks and all(rank in self._created for rank in range(ranks))
 
     def counts(self, gang: StoredGang | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
-        ended, running = gang.ended_ranks if gang else 0, len(self._in_state["is_running"])
-        started_ever = max(self._with_completed(self._in_state["has_started"], gang), ended + running)
+        ended, running = gang.ended_ranks if gang else 0, len(self._ranks["is_running"])
+        started_ever = max(self._with_completed(self._ranks["has_started"], gang), ended + running)
         ranks = gang.ranks if gang else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
             ranks=ranks,
             created=max(self._with_completed(self._created, gang), at_least),
-            placed=max(self._with_completed(self._in_state["is_placed"], gang), at_least),
+            placed=max(self._with_completed(self._ranks["is_placed"], gang), at_least),
             started=started_ever,
             running=running,
             succeeded=gang.status.succeeded if gang else 0,
             failed=gang.status.failed if gang else 0,
-            held=self._held,
-            terminating=self._terminating,
+            held=self._pods["is_held"],
+            terminating=self._pods["is_deleted"],
         )
 
     def all_started_at(self, ranks: int) -> datetime | None:
-        """Return the time at which the last of `ranks` ranks started."""
+        """Return the time at which the last of `ranks` ranks started for the first time, of those whose pods exist."""
         if self._all_started is None or self._all_started[0] != ranks:
-            self._all_started = ranks, all_started_at(self._states.values(), ranks)
+            first: dict[Hashable, datetime] = {}
+            for state in self._states.values():
+                if state.started is not None:
+                    first[state.rank] = min(state.started, first.get(state.rank, state.started))
+            self._all_started = ranks, max(sorted(first.values())[: max(ranks, 1)], default=None)
         return self._all_started[1]
 
-    def _add(self, one: PodState) -> None:
-        self._created.add(one.rank)
-        self._change(None, one)
+    def _put(self, pod: PodView, now: PodState | None) -> None:
+        uid = pod.metadata.uid
+        before = self._states.pop(uid, None)
+        if now is not None:
+            self._states[uid] = now
+        for pods, is_in in ((self.pods_with_errors, has_container_error), (self.lingering, keeps_running)):
+            pods.pop(uid, None)
+            if now is not None and is_in(pod):
+                pods[uid] = pod
+        if now == before:
+            return
+        for state, number in ((before, -1), (now, 1)):
+            if state is not None:
+                self._count(state, number)
+        if before is None or now is None or (before.rank, before.started) != (now.rank, now.started):
+            self._all_started = None
 
-    def _remove(self, one: PodState) -> None:
-        self._created.remove(one.rank)
-        self._change(one, None)
+    def _count(self, state: PodState, number: int) -> None:
+        _add(self._created, state.rank, number)
+        for name in _RANK_STATES:
+            if getattr(state, name):
+                _add(self._ranks[name], state.rank, number)
+        for name in _POD_STATES:
+            self._pods[name] += number * getattr(state, name)
+        for texts, text in ((self.refusals, state.refusal), (self.gates, state.gates)):
+            if text:
+                _add(texts, text, number)
 
-    def _change(self, before: PodState | None, now: PodState | None) -> None:
-        for state, ranks in self._in_state.items():
-            was, is_now = bool(before and getattr(before, state)), bool(now and getattr(now, state))
-            if now is not None and is_now and not was:
-                ranks.add(now.rank)
-            elif before is not None and was and not is_now:
-                ranks.remove(before.rank)
-        for one, number in ((before, -1), (now, 1)):
-            if one is not None:
-                self._ended += number * one.has_ended
-                self._succeeded += number * one.has_succeeded
-                self._held += number * one.is_held
-                self._terminating += number * one.is_deleted
-
-    def _update_wait_evidence(self, uid: str, pod: PodView | None) -> None:
-        if pod is not None and has_container_error(pod):
-            self.pods_with_errors[uid] = pod
-        else:
-            self.pods_with_errors.pop(uid, None)
-        if pod is not None and keeps_running(pod):
-            self.lingering[uid] = pod
-        else:
-            self.lingering.pop(uid, None)
-        _count(self.refusals, self._refusal_by_uid, uid, refusal(pod) if pod is not None else "")
-        _count(self.gates, self._gates_by_uid, uid, gate_names(pod) if pod is not None else "")
-
-    def _with_completed(self, ranks: RankSet, gang: StoredGang | None) -> int:
+    def _with_completed(self, ranks: Counter[Hashable], gang: StoredGang | None) -> int:
         """Return the number of these ranks and of those that the Job has completed, whose pods may be gone."""
         done = gang.status.completed_indexes if gang else ""
         if gang is None or not done or len(ranks) >= (gang.completions or 0):
             return len(ranks)  # a list of 50,000 parts is parsed only if it can change the result
         if done != self._completed[0]:
             self._completed = done, parse_spans(done)
-        return ranks.union_size(self._completed[1])
+        return len(ranks) + sum(rank not in ranks for span in self._completed[1] for rank in span)
 
 
-def _count(counter: Counter[str], text_by_uid: dict[str, str], uid: str, text: str) -> None:
-    before = text_by_uid.pop(uid, "")
-    if before:
-        counter[before] -= 1
-        if not counter[before]:
-            del counter[before]
-    if text:
-        counter[text] += 1
-        text_by_uid[uid] = text
+def _add(counter: Counter[Any], key: Hashable, number: int) -> None:
+    """Add to the count of a key, and forget the key when its count is 0."""
+    counter[key] += number
+    if not counter[key]:
+        del counter[key]
 
 
 SIDECAR_GRACE: Final = timedelta(seconds=30)
