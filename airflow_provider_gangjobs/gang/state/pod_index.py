@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, keeps_running, main_end, rank_of
-from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_spans
+from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_indexes, parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -284,59 +285,44 @@ def may_end_by_main(gang: StoredGang) -> bool:
 
 def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | None:
     """Return when the gang is to end by its main containers, as far as the known pods show."""
-    lingering = _lingering(pods.lingering.values(), rules)
-    if failed := [end for end in lingering.values() if end.exit_code]:
-        return min(map(_finished_at, failed)) + SIDECAR_GRACE if rules.fails_at_once else None
-    may_be_all = len(lingering) + pods.succeeded + gang.status.succeeded >= (gang.completions or 0)
-    if not lingering or not may_be_all or len(lingering) < len(pods.lingering) or not _may_succeed(gang, rules):
+    found = _find_end(gang, pods.lingering.values(), rules)
+    if found is None:
         return None
-    return max(map(_finished_at, lingering.values())) + SIDECAR_GRACE
+    may_be_all = len(found.pods) + pods.succeeded + gang.status.succeeded >= (gang.completions or 0)
+    return found.due if found.end is MainContainersEnd.FAILED or may_be_all else None
 
 
 def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
     """Return how a gang ends by its main containers, if `may_end_by_main` holds and other containers keep it
     running."""
     known = list(pods)
-    running_on = [pod for pod in known if keeps_running(pod)]
-    ends = _lingering(running_on, rules)
-    lingering = tuple(pod for pod in running_on if pod.metadata.uid in ends)
-    failed = [pod for pod in lingering if ends[pod.metadata.uid].exit_code]
+    found = _find_end(gang, filter(keeps_running, known), rules)
+    if found is None or found.end is MainContainersEnd.FAILED:
+        return found
+    succeeded = (*found.pods, *(pod for pod in known if pod.status.phase == "Succeeded"))
+    ranks = parse_indexes(gang.status.completed_indexes).union(map(rank_of, succeeded))
+    return found if ranks >= set(range(gang.completions or 0)) else None
+
+
+def _find_end(gang: StoredGang, running_on: Iterable[PodView], rules: JobRules) -> EndByMain | None:
+    """Return the end that the pods which run on show, although further ranks may not have succeeded."""
+    ends = [(pod, main_end(pod), keeps_running(pod)) for pod in running_on]
+    lingering = [(pod, end) for pod, end, others in ends if end and rules.containers.isdisjoint(others)]
+    pods, jobs = tuple(pod for pod, _ in lingering), gang.jobs_with_pods or (gang.view,)
+    failed = [(_finished_at(end), pod) for pod, end in lingering if end.exit_code]
     if failed:
-        first = min(failed, key=lambda pod: _finished_at(ends[pod.metadata.uid]))
-        due = _finished_at(ends[first.metadata.uid]) + SIDECAR_GRACE
-        jobs = tuple(one for one in _jobs_of(gang) if not gang.jobs or first.metadata.is_owned_by(one.metadata.uid))
-        return EndByMain(MainContainersEnd.FAILED, due, lingering, jobs) if jobs and rules.fails_at_once else None
-    if not lingering or len(lingering) < len(running_on) or not _may_succeed(gang, rules):
+        at, first = min(failed, key=itemgetter(0))
+        jobs = tuple(one for one in jobs if not gang.jobs or first.metadata.is_owned_by(one.metadata.uid))
+        found = EndByMain(MainContainersEnd.FAILED, at + SIDECAR_GRACE, pods, jobs)
+        return found if jobs and rules.fails_at_once else None
+    may_succeed = rules.is_indexed and 0 < (gang.completions or 0) == gang.parallelism
+    if not lingering or len(lingering) < len(ends) or not may_succeed:
         return None
-    succeeded = (pod for pod in known if pod.metadata.uid in ends or pod.status.phase == "Succeeded")
-    if not _is_every_rank(gang, set(map(rank_of, succeeded))):
-        return None
-    due = max(_finished_at(ends[pod.metadata.uid]) for pod in lingering) + SIDECAR_GRACE
     # The JobSet controller deletes all Jobs of a JobSet when one fails, so the main Job has the mark.
-    jobs = gang.jobs[:1] if gang.has_job_set else tuple(one for one in _jobs_of(gang) if not end_condition(one))
-    return EndByMain(MainContainersEnd.SUCCEEDED, due, lingering, jobs)
-
-
-def _lingering(pods: Iterable[PodView], rules: JobRules) -> dict[str, Terminated]:
-    return {
-        pod.metadata.uid: end
-        for pod in pods
-        if (end := main_end(pod)) is not None and rules.containers.isdisjoint(keeps_running(pod))
-    }
+    jobs = gang.jobs[:1] if gang.has_job_set else tuple(one for one in jobs if not end_condition(one))
+    at = max(_finished_at(end) for _, end in lingering)
+    return EndByMain(MainContainersEnd.SUCCEEDED, at + SIDECAR_GRACE, pods, jobs)
 
 
 def _finished_at(end: Terminated) -> datetime:
     return end.finished_at or _LONG_AGO
-
-
-def _may_succeed(gang: StoredGang, rules: JobRules) -> bool:
-    return rules.is_indexed and 0 < (gang.completions or 0) == gang.parallelism
-
-
-def _is_every_rank(gang: StoredGang, succeeded: set[int | None]) -> bool:
-    counted = {rank for span in parse_spans(gang.status.completed_indexes) for rank in span}
-    return counted | succeeded >= set(range(gang.completions or 0))
-
-
-def _jobs_of(gang: StoredGang) -> tuple[JobView, ...]:
-    return gang.jobs_with_pods or (gang.view,)
