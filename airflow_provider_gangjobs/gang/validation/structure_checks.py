@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
@@ -16,30 +16,31 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
-# An expected type: `dict` or `list` with any content, a mapping of expected types, or a list with the expected type of
-# its items.
+# An expected type: a mapping of expected types and any other keys, a list with the expected type of its items or of any
+# items, or a check of a value.
 Expected = Any
 
-_METADATA: Final = {"labels": dict, "annotations": dict, "finalizers": list, "ownerReferences": [dict]}
+_RESOURCES: Final = {"requests": {}, "limits": {}}
+_METADATA: Final = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": [{}]}
 _CONTAINER: Final = {
-    "env": [dict],
-    "envFrom": [dict],
-    "volumeMounts": [dict],
-    "ports": [dict],
-    "command": list,
-    "args": list,
-    "resources": {"requests": dict, "limits": dict},
+    "env": [{}],
+    "envFrom": [{}],
+    "volumeMounts": [{}],
+    "ports": [{}],
+    "command": [],
+    "args": [],
+    "resources": _RESOURCES,
 }
 _POD: Final = {
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
-    "volumes": [dict],
-    "imagePullSecrets": [dict],
-    "tolerations": [dict],
-    "nodeSelector": dict,
+    "volumes": [{}],
+    "imagePullSecrets": [{}],
+    "tolerations": [{}],
+    "nodeSelector": {},
 }
 _TEMPLATE: Final = {"metadata": _METADATA, "spec": _POD}
-_JOB: Final = {"metadata": _METADATA, "spec": {"template": _TEMPLATE, "scheduling": dict}}
+_JOB: Final = {"metadata": _METADATA, "spec": {"template": _TEMPLATE, "scheduling": {}}}
 
 
 def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -49,12 +50,11 @@ def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
         yield from problems
     if not misplaced["manifest"]:
         yield from _manifest(parsed)
-    if not misplaced["pod_overrides"] and not is_model(parsed.spec.pod_overrides):
-        yield from _unexpected("pod_overrides", parsed.spec.pod_overrides, _TEMPLATE)
-    for parameter, wrong in _PARAMETERS.items():
+    for parameter, expected in _PARAMETERS.items():
         value = getattr(parsed.spec, parameter)
         if (value is not None or parameter not in _OPTIONAL) and not misplaced.get(parameter):
-            yield from wrong(parameter, value)
+            yield from _unexpected(parameter, value, expected)
+            yield from _keys_that_are_not_text(parameter, value)
 
 
 def _misplaced(parameter: str, value: Any) -> Iterator[Problem]:
@@ -78,21 +78,53 @@ def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
-    if value is None:
+    if is_model(value):
+        yield _model(path, value)
+    elif callable(expected):
+        yield from expected(path, value)
+    elif value is None:
         return
-    if expected is dict or isinstance(expected, dict):
-        if not isinstance(value, Mapping):
-            yield Problem(path, f"is {value!r:.60}, not a mapping", "Write it as key: value")
-            return
-        for name, inner in expected.items() if isinstance(expected, dict) else ():
+    elif isinstance(expected, Mapping) and isinstance(value, Mapping):
+        for name, inner in expected.items():
             yield from _unexpected(f"{path}.{name}", value.get(name), inner)
+    elif isinstance(expected, Mapping):
+        yield Problem(path, f"is {value!r:.60}, not a mapping", "Give a dict, which is key: value in YAML")
     elif not isinstance(value, (list, tuple)):
-        yield Problem(path, f"is {value!r:.60}, not a list", "Write it as a list")
-    elif isinstance(expected, list):
-        for index, item in enumerate(value):
+        remedy = "Give a list of dicts" if expected and isinstance(expected[0], Mapping) else "Write it as a list"
+        text, words = ("the text ", f": {_words(value)!r:.120}") if isinstance(value, str) else ("", "")
+        yield Problem(path, f"is {text}{value!r:.60}, not a list", f"{remedy}{words}")
+    else:
+        for index, item in enumerate(value if expected else ()):
             if item is None:
                 yield Problem(f"{path}[{index}]", "is null", "Remove it")
-            yield from _unexpected(f"{path}[{index}]", item, expected[0])
+            else:
+                yield from _unexpected(f"{path}[{index}]", item, expected[0])
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quotation mark without its pair
+        return text.split()
+
+
+def _model(path: str, value: Any) -> Problem:
+    accepted = MODELS.get(re.split(r"[.\[]", path, maxsplit=1)[0], {})
+    wanted = " or ".join([*accepted, "dict"])
+    remedy = f"Give a list, whose items are {wanted}" if path in LISTS else f"Give a {wanted}"
+    return Problem(path, f"is a {type(value).__name__}", remedy)
+
+
+def _keys_that_are_not_text(path: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem for each key that is not text, in the value and in all that it contains."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield Problem(path, f"has the key {key!r:.60}, which is not text", f'Write it as text: "{key!s:.60}"')
+            yield from _keys_that_are_not_text(f"{path}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _keys_that_are_not_text(f"{path}[{index}]", item)
 
 
 _INTEGERS: Final = ("parallelism", "completions", "backoffLimit", "backoffLimitPerIndex", "activeDeadlineSeconds")
@@ -121,92 +153,21 @@ _OPTIONAL: Final = {name for name in GangSpec.__struct_fields__ if getattr(_DEFA
 def _text(path: str, value: Any) -> Iterator[Problem]:
     if not isinstance(value, str):
         yield UserManifest().not_text_problem(path, value)
-    elif not value.strip():
+
+
+def _text_with_content(path: str, value: Any) -> Iterator[Problem]:
+    yield from _text(path, value)
+    if isinstance(value, str) and not value.strip():
         yield Problem(path, "is empty", "Leave it out, or give a value")
 
 
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # a quotation mark without its pair
-        return text.split()
-
-
-def _texts(path: str, value: Any) -> Iterator[Problem]:
-    if isinstance(value, str):
-        yield Problem(path, f"is the text {value!r:.60}, not a list", f"Write it as a list: {_words(value)!r:.120}")
-    elif is_model(value):
-        yield _model(path, value)
-    elif not isinstance(value, (list, tuple)):
-        yield Problem(path, f"is {type(value).__name__}, not a list of texts", "Write it as a list")
-    else:
-        for index, item in enumerate(value):
-            if is_model(item):
-                yield _model(f"{path}[{index}]", item)
-            elif not isinstance(item, str):
-                yield UserManifest().not_text_problem(f"{path}[{index}]", item)
-
-
-def _model(path: str, value: Any) -> Problem:
-    accepted = MODELS.get(re.split(r"[.\[]", path, maxsplit=1)[0], {})
-    wanted = " or ".join([*accepted, "dict"])
-    remedy = f"Give a list, whose items are {wanted}" if path in LISTS else f"Give a {wanted}"
-    return Problem(path, f"is a {type(value).__name__}", remedy)
-
-
-def _mapping(path: str, value: Any) -> Iterator[Problem]:
-    if is_model(value):
-        yield _model(path, value)
-    elif not isinstance(value, Mapping):
-        yield Problem(path, f"is {type(value).__name__}, not a mapping", "Give a dict")
-    else:
-        yield from _keys_that_are_not_text(path, value)
-
-
-def _keys_that_are_not_text(path: str, value: Any) -> Iterator[Problem]:
-    """Yield a problem for each key that is not text, in the value and in all that it contains."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                yield Problem(path, f"has the key {key!r:.60}, which is not text", f'Write it as text: "{key!s:.60}"')
-            yield from _keys_that_are_not_text(f"{path}.{key}", item)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _keys_that_are_not_text(f"{path}[{index}]", item)
-
-
-def _mappings(path: str, value: Any) -> Iterator[Problem]:
-    if is_model(value):
-        yield _model(path, value)
-    elif not isinstance(value, (list, tuple)):
-        yield Problem(path, f"is {type(value).__name__}, not a list", "Give a list of dicts")
-    else:
-        for index, item in enumerate(value):
-            yield from _mapping(f"{path}[{index}]", item)
-
-
 def _env(path: str, value: Any) -> Iterator[Problem]:
-    if is_model(value) or isinstance(value, (list, tuple)):
-        yield from _mappings(path, value)
-    elif not isinstance(value, Mapping):
-        yield Problem(path, f"is {type(value).__name__}", "Give a dict of name to text, or a list as in Kubernetes")
-
-
-def _resources(path: str, value: Any) -> Iterator[Problem]:
-    yield from _mapping(path, value)
-    for part in ("requests", "limits") if isinstance(value, Mapping) else ():
-        if part in value:
-            yield from _mapping(f"{path}.{part}", value[part])
+    yield from _unexpected(path, value, [{}] if isinstance(value, (list, tuple)) else {})
 
 
 def _whole(path: str, value: Any) -> Iterator[Problem]:
     if not isinstance(value, int) or isinstance(value, bool):
         yield Problem(path, f"is {value!r}, not a whole number", "Give an int")
-
-
-def _codes(path: str, value: Any) -> Iterator[Problem]:
-    if not isinstance(value, (list, tuple)):
-        yield Problem(path, f"is {value!r:.60}, not a list", "Give a list of exit codes")
 
 
 def _number(path: str, value: Any) -> Iterator[Problem]:
@@ -224,7 +185,7 @@ def _rendezvous(path: str, value: Any) -> Iterator[Problem]:
         yield Problem(path, f"is {value!r}", "Give True, False or Rendezvous(port=...)")
 
 
-_PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
+_PARAMETERS: Final[Mapping[str, Expected]] = {
     **dict.fromkeys(
         (
             "image",
@@ -240,19 +201,17 @@ _PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
             "scheduler_name",
             "dialect",
         ),
-        _text,
+        _text_with_content,
     ),
-    **dict.fromkeys(("command", "args", "image_pull_secrets", "uploads"), _texts),
-    **dict.fromkeys(
-        ("labels", "annotations", "files", "pod_overrides", "node_selector", "affinity", "security_context"), _mapping
-    ),
-    **dict.fromkeys(("env_from", "tolerations", "volumes", "volume_mounts"), _mappings),
+    **{name: [_text] for name in ("command", "args", "image_pull_secrets", "uploads")},
+    **{name: {} for name in ("labels", "annotations", "files", "node_selector", "affinity", "security_context")},
+    **{name: [{}] for name in ("env_from", "tolerations", "volumes", "volume_mounts")},
     **dict.fromkeys(("workers", "min_workers", "restarts", "termination_grace_s", "ttl_after_finished_s"), _whole),
     **dict.fromkeys(("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s"), _number),
-    "no_restart_on_exit_codes": _codes,
+    **dict.fromkeys(("keep_suspended", "keep_checkpoints"), _boolean),
+    "no_restart_on_exit_codes": [],
     "env": _env,
-    "resources": _resources,
-    "keep_suspended": _boolean,
-    "keep_checkpoints": _boolean,
+    "resources": _RESOURCES,
+    "pod_overrides": _TEMPLATE,
     "rendezvous": _rendezvous,
 }
