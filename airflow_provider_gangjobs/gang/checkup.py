@@ -62,8 +62,11 @@ class Right(Struct, frozen=True):
     purpose: str
     optional: bool = False
     """Gangs run without it."""
-    in_all_namespaces: bool = False
-    """The rules of a namespace do not show these rights, so each is asked for."""
+
+    @property
+    def in_all_namespaces(self) -> bool:
+        """The rules of a namespace do not show these rights, so each is asked for."""
+        return self.role == CAPACITY
 
     def missing_verbs(self, rules: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Return the verbs that no rule of a SelfSubjectRulesReview grants for all objects."""
@@ -79,84 +82,45 @@ class Right(Struct, frozen=True):
 BASE: Final = "rbac"
 KUEUE: Final = "rbac-kueue"
 CAPACITY: Final = "rbac-capacity"
+_VOLCANO: Final = "rbac-volcano"
+_PLUGIN: Final = "rbac-coscheduling"
 _SCHEDULING: Final = "scheduling.k8s.io"
 _KUEUE: Final = "kueue.x-k8s.io"
-RIGHTS: Final = (
-    Right(BASE, "batch", "jobs", ("create", "get", "list", "watch", "patch", "delete"), "run gangs"),
-    Right(BASE, "", "pods", ("get", "list", "watch", "patch"), "wait for ranks and release their pods"),
-    Right(BASE, "", "pods/log", ("get",), "copy the logs of the ranks"),
-    Right(BASE, "", "services", ("create", "get"), "name the ranks"),
-    Right(BASE, "", "configmaps", ("create", "get", "list", "patch"), "store files and outcomes"),
-    Right(BASE, "", "events", ("list", "create"), "say why pods are refused"),
-    Right(BASE, _SCHEDULING, "workloads", ("create", "get", "list"), "schedule gangs"),
-    Right(BASE, _SCHEDULING, "podgroups", ("create", "get", "list", "watch"), "schedule gangs"),
-    Right(
-        BASE,
-        "coordination.k8s.io",
-        "leases",
-        ("create", "list", "patch", "delete"),
-        "name the gangs that a triggerer follows",
-        optional=True,
-    ),
-    *(
-        Right(BASE, group, resource, ("delete",), "delete a submission and keep its Job", optional=True)
-        for group, resource in (
-            ("", "services"),
-            ("", "configmaps"),
-            (_SCHEDULING, "workloads"),
-            (_SCHEDULING, "podgroups"),
-        )
-    ),
-    Right(KUEUE, _KUEUE, "workloads", ("list", "watch", "patch"), "say why a gang waits in its queue"),
-    Right(KUEUE, _KUEUE, "localqueues", ("list",), "refuse a queue that does not exist"),
-    Right(
-        KUEUE,
-        "jobset.x-k8s.io",
-        "jobsets",
-        ("create", "get", "list", "patch", "delete"),
-        "run gangs with roles in a queue",
-        optional=True,
-    ),
-    Right(
-        KUEUE,
-        "visibility.kueue.x-k8s.io",
-        "localqueues/pendingworkloads",
-        ("get",),
-        "say at which position a gang waits",
-        optional=True,
-    ),
-    *(
-        Right(KUEUE, _KUEUE, resource, ("get",), "check a queue before a gang is submitted", optional=True)
-        for resource in ("admissionchecks", "clusterqueues", "resourceflavors", "topologies", "workloadpriorityclasses")
-    ),
-    Right(
-        "rbac-volcano",
-        "scheduling.volcano.sh",
-        "podgroups",
-        ("create", "get", "list", "watch", "delete"),
-        "run gangs that Volcano places",
-    ),
-    Right(
-        "rbac-coscheduling",
-        "scheduling.x-k8s.io",
-        "podgroups",
-        ("create", "get", "delete"),
-        "run gangs that the coscheduling plugin places",
-    ),
-    *(
-        Right(CAPACITY, "", resource, ("list",), "say how much is free", optional=True, in_all_namespaces=True)
-        for resource in ("nodes", "pods")
-    ),
-    Right(
-        CAPACITY,
-        "",
-        "persistentvolumeclaims",
-        ("get",),
-        "name a claim that does not exist",
-        optional=True,
-        in_all_namespaces=True,
-    ),
-    Right("rbac-jobset", "jobset.x-k8s.io", "jobsets", ("get", "list", "watch"), "wait for JobSets", optional=True),
+_JOB_SET: Final = "jobset.x-k8s.io"
+_DROP: Final = "delete a submission and keep its Job"
+_QUEUE_OBJECTS: Final = "admissionchecks clusterqueues resourceflavors topologies workloadpriorityclasses"
+_REQUIRED: Final = (
+    (BASE, "batch", "jobs", "create get list watch patch delete", "run gangs"),
+    (BASE, "", "pods", "get list watch patch", "wait for ranks and release their pods"),
+    (BASE, "", "pods/log", "get", "copy the logs of the ranks"),
+    (BASE, "", "services", "create get", "name the ranks"),
+    (BASE, "", "configmaps", "create get list patch", "store files and outcomes"),
+    (BASE, "", "events", "list create", "say why pods are refused"),
+    (BASE, _SCHEDULING, "workloads", "create get list", "schedule gangs"),
+    (BASE, _SCHEDULING, "podgroups", "create get list watch", "schedule gangs"),
+    (KUEUE, _KUEUE, "workloads", "list watch patch", "say why a gang waits in its queue"),
+    (KUEUE, _KUEUE, "localqueues", "list", "refuse a queue that does not exist"),
+    (_VOLCANO, "scheduling.volcano.sh", "podgroups", "create get list watch delete", "run gangs that Volcano places"),
+    (_PLUGIN, "scheduling.x-k8s.io", "podgroups", "create get delete", "run gangs that the coscheduling plugin places"),
+)
+_OPTIONAL: Final = (
+    (BASE, "coordination.k8s.io", "leases", "create list patch delete", "name the gangs that a triggerer follows"),
+    (BASE, "", "services", "delete", _DROP),
+    (BASE, "", "configmaps", "delete", _DROP),
+    (BASE, _SCHEDULING, "workloads", "delete", _DROP),
+    (BASE, _SCHEDULING, "podgroups", "delete", _DROP),
+    (KUEUE, _JOB_SET, "jobsets", "create get list patch delete", "run gangs with roles in a queue"),
+    (KUEUE, f"visibility.{_KUEUE}", "localqueues/pendingworkloads", "get", "say at which position a gang waits"),
+    *((KUEUE, _KUEUE, one, "get", "check a queue before a gang is submitted") for one in _QUEUE_OBJECTS.split()),
+    (CAPACITY, "", "nodes", "list", "say how much is free"),
+    (CAPACITY, "", "pods", "list", "say how much is free"),
+    (CAPACITY, "", "persistentvolumeclaims", "get", "name a claim that does not exist"),
+    ("rbac-jobset", _JOB_SET, "jobsets", "get list watch", "wait for JobSets"),
+)
+RIGHTS: Final = tuple(
+    Right(role, group, resource, tuple(verbs.split()), purpose, optional)
+    for rows, optional in ((_REQUIRED, False), (_OPTIONAL, True))
+    for role, group, resource, verbs, purpose in rows
 )
 """The rights of the documented Roles. A test compares them with the files."""
 
