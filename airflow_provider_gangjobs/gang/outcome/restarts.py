@@ -5,9 +5,8 @@ A program may write such a line, too. So a line decides nothing: what it says is
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -128,7 +127,7 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
                 return self._with_restart(line.to_restart(line.number))
             case "restarted" if line.number is not None:
                 known = next((one for one in self.restarts if one.number == line.number), Restart(number=line.number))
-                return self._with_restart(replace(known, took_s=_known(line.took_s)))
+                return self._with_restart(replace(known, took_s=line.took_s))
             case "progress":
                 return replace(self, progress=line.to_progress())
             case "summary":
@@ -148,9 +147,9 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             restarts=tuple(restarts[-RESTARTS_KEPT:]),
             total=len(restarts) if line.restarts_total is None else max(line.restarts_total, 0),
             progress=self.progress if step.step is None else step,
-            stopped_s=_known(line.stopped_s),
-            ran_s=_known(line.ran_s),
-            lost_s=_known(line.lost_s),
+            stopped_s=line.stopped_s,
+            ran_s=line.ran_s,
+            lost_s=line.lost_s,
             is_final=True,
         )
 
@@ -180,30 +179,15 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_restart(self, number: int) -> Restart:
         """Return the restart that the line describes."""
-        return Restart(
-            number=number,
-            rank=self.rank,
-            kind=(self.kind or "")[:NAME_CHARACTERS_MAX],
-            code=self.code,
-            signal=self.signal,
-            step=_known(self.step),
-            at=_known(self.at),
-            took_s=_known(self.took_s),
-            lost_s=_known(self.lost_s),
-        )
+        line = replace(self, number=number, kind=(self.kind or "")[:NAME_CHARACTERS_MAX])
+        return msgspec.convert(line, Restart, from_attributes=True)
 
     def to_progress(self) -> Progress:
         """Return the progress that the line describes."""
-        known = {to_one_line(name)[:NAME_CHARACTERS_MAX]: _known(value) for name, value in (self.metrics or {}).items()}
-        metrics = [(name, value) for name, value in known.items() if value is not None]
-        return Progress(
-            step=_known(self.step),
-            total=_known(self.total),
-            rate=_known(self.rate),
-            eta_s=_known(self.eta_s),
-            metrics=dict(metrics[:METRICS_MAX]),
-            at=_known(self.at),
-        )
+        given = (self.metrics or {}).items()
+        metrics = {to_one_line(name)[:NAME_CHARACTERS_MAX]: value for name, value in given if value is not None}
+        line = replace(self, metrics=dict(list(metrics.items())[:METRICS_MAX]))
+        return msgspec.convert(line, Progress, from_attributes=True)
 
 
 def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
@@ -286,10 +270,6 @@ def describe_restarts(report: SupervisorReport, limit: int) -> str:
     last = next((one for one in reversed(report.restarts)), None)
     why = "" if last is None else f", the last time because {last.cause}"
     return f"The programs were restarted in their pods {pluralize(report.total, 'time')} of {limit}{why}."
-
-
-def _known(value: Any) -> Number | None:
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def to_time(at: Number | None) -> datetime | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations at run time
 from datetime import datetime  # noqa: TC003
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.kube.quantity import parse
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -23,7 +24,6 @@ CPU: Final = "cpu"
 MEMORY: Final = "memory"
 GIB: Final = 2**30
 _GPU_SUFFIX: Final = "/gpu"
-_USES: Final = ("queued_s", "assembling_s", "useful_s", "lost_s", "stopped_s")
 _UNITS: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
@@ -53,6 +53,9 @@ class TimeUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     restarts: int | None = None
     hours: dict[str, ResourceHours] = {}
     """By resource: what all ranks requested together, times the time for which they held it."""
+
+
+Use = TypeVar("Use", TimeUse, ResourceHours)
 
 
 def time_use_of(
@@ -135,27 +138,18 @@ def add_uses(first: TimeUse | None, second: TimeUse | None) -> TimeUse | None:
     """Return the sum of two attempts, of which either may be missing. What is unknown of one is unknown of both."""
     if first is None or second is None:
         return first or second
-    names = {*first.hours, *second.hours}
     none = ResourceHours(total=0.0, useful=0.0, lost=0.0, waiting=0.0)
-    pairs = {name: (first.hours.get(name, none), second.hours.get(name, none)) for name in sorted(names)}
-    return TimeUse(
-        attempts=first.attempts + second.attempts,
-        **{name: _sum(getattr(first, name), getattr(second, name)) for name in (*_USES, "held_s")},
-        restarts=None if first.restarts is None or second.restarts is None else first.restarts + second.restarts,
-        hours={
-            name: ResourceHours(
-                total=round(one.total + other.total, 6),
-                useful=_sum(one.useful, other.useful),
-                lost=_sum(one.lost, other.lost),
-                waiting=_sum(one.waiting, other.waiting),
-            )
-            for name, (one, other) in pairs.items()
-        },
-    )
+    names = sorted({*first.hours, *second.hours})
+    hours = {name: _sum(first.hours.get(name, none), second.hours.get(name, none)) for name in names}
+    return replace(_sum(first, second), hours=hours)
 
 
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else round(first + second, 6)
+def _sum(first: Use, second: Use) -> Use:
+    """Return the sums of all numbers of two uses. What is unknown of one is unknown of both."""
+    numbers = {
+        name: (getattr(first, name), getattr(second, name)) for name in first.__struct_fields__ if name != "hours"
+    }
+    return replace(first, **{name: None if None in pair else round(sum(pair), 6) for name, pair in numbers.items()})
 
 
 def describe_use(use: TimeUse, ranks: int) -> str:

@@ -308,7 +308,8 @@ def _find_end(gang: StoredGang, running_on: Iterable[PodView], rules: JobRules) 
     """Return the end that the pods which run on show, although further ranks may not have succeeded."""
     ends = [(pod, main_end(pod), keeps_running(pod)) for pod in running_on]
     lingering = [(pod, end) for pod, end, others in ends if end and rules.containers.isdisjoint(others)]
-    pods, jobs = tuple(pod for pod, _ in lingering), gang.jobs_with_pods or (gang.view,)
+    pods = tuple(pod for pod, _ in lingering)
+    jobs: tuple[JobView, ...] = gang.jobs_with_pods or (gang.view,)
     failed = [(_finished_at(end), pod) for pod, end in lingering if end.exit_code]
     if failed:
         at, first = min(failed, key=itemgetter(0))

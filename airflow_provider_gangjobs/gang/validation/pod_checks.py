@@ -102,25 +102,35 @@ def check_volumes(parsed: ParsedSpec) -> Iterator[Problem]:
     for name, count in Counter(map(str, volumes)).items():
         if count > 1:
             yield Problem(f"{TEMPLATE}.spec.volumes", f"has {name!r} {count} times", "Keep one")
-    if parsed.spec.mounts_files and FILES_VOLUME in volumes:
-        yield Problem(f"{TEMPLATE}.spec.volumes", f"has {FILES_VOLUME!r}, which holds the files", "Rename it")
+    if parsed.spec.mounts_files:
+        yield from check_volume_of_provider(parsed, FILES_VOLUME, keys.FILES_PATH, "the files")
     for path, container in parsed.containers():
         for mount in container.get("volumeMounts", []):
-            yield from _mount(parsed, f"{path}.volumeMounts", mount, volumes)
-        paths = Counter(str(mount.get("mountPath")).rstrip("/") for mount in container.get("volumeMounts", []))
-        for mounted, count in paths.items():
+            name, mounted = mount.get("name"), mount.get("mountPath")
+            if not isinstance(mounted, str) or not mounted:
+                yield Problem(f"{path}.volumeMounts", f"has no mountPath for {name!r}", "Give a mountPath")
+            if name not in volumes:
+                what = f"mounts {name!r}, and no volume has this name"
+                yield Problem(f"{path}.volumeMounts", what, "Add it to volumes, or correct the name")
+        for mounted, count in Counter(_mount_paths(container)).items():
             if count > 1:
                 yield Problem(f"{path}.volumeMounts", f"has {mounted} {count} times", "Mount each path once")
 
 
-def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[Any]) -> Iterator[Problem]:
-    name, mounted = mount.get("name"), mount.get("mountPath")
-    if not isinstance(mounted, str) or not mounted:
-        yield Problem(path, f"has no mountPath for {name!r}", "Give a mountPath")
-    elif parsed.spec.mounts_files and mounted.rstrip("/") == keys.FILES_PATH:
-        yield Problem(path, f"mounts {name!r} at {keys.FILES_PATH}, where the files are", "Mount it elsewhere")
-    if name not in volumes:
-        yield Problem(path, f"mounts {name!r}, and no volume has this name", "Add it to volumes, or correct the name")
+def check_volume_of_provider(parsed: ParsedSpec, volume: str, folder: str, what: str) -> Iterator[Problem]:
+    """Check that the user has no volume of this name, and mounts none at this folder.
+
+    :param what: What the volume holds, for the message.
+    """
+    if any(one.get("name") == volume for one in parsed.pod.get("volumes", [])):
+        yield Problem(f"{TEMPLATE}.spec.volumes", f"has {volume!r}, which holds {what}", "Rename it")
+    for path, container in parsed.containers():
+        if folder in _mount_paths(container):
+            yield Problem(f"{path}.volumeMounts", f"has {folder}, where {what} are", "Mount the volume elsewhere")
+
+
+def _mount_paths(container: Mapping[str, Any]) -> list[str]:
+    return [str(mount.get("mountPath")).rstrip("/") for mount in container.get("volumeMounts", [])]
 
 
 def check_files(parsed: ParsedSpec) -> Iterator[Problem]:

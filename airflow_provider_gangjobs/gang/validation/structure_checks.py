@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # items, or a check of a value.
 Expected = Any
 
-_RESOURCES: Final = {"requests": {}, "limits": {}}
-_METADATA: Final = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": [{}]}
+_RESOURCES: Final[Expected] = {"requests": {}, "limits": {}}
+_METADATA: Final[Expected] = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": [{}]}
 _CONTAINER: Final = {
     "env": [{}],
     "envFrom": [{}],
@@ -90,9 +90,10 @@ def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
     elif isinstance(expected, Mapping):
         yield Problem(path, f"is {value!r:.60}, not a mapping", "Give a dict, which is key: value in YAML")
     elif not isinstance(value, (list, tuple)):
-        remedy = "Give a list of dicts" if expected and isinstance(expected[0], Mapping) else "Write it as a list"
         text, words = ("the text ", f": {_words(value)!r:.120}") if isinstance(value, str) else ("", "")
-        yield Problem(path, f"is {text}{value!r:.60}, not a list", f"{remedy}{words}")
+        has_dicts = bool(expected) and isinstance(expected[0], Mapping)
+        remedy = "Give a list of dicts" if has_dicts else f"Write it as a list{words}"
+        yield Problem(path, f"is {text}{value!r:.60}, not a list", remedy)
     else:
         for index, item in enumerate(value if expected else ()):
             if item is None:

@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.gang.render.files import PORT, RUN_PATH, RUN_VOLU
 from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.gang.spec import find_supervised
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
+from airflow_provider_gangjobs.gang.validation.pod_checks import check_volume_of_provider
 from airflow_provider_gangjobs.kube.names import problem_with_dns_subdomain
 
 if TYPE_CHECKING:
@@ -67,12 +68,7 @@ def _names_of_the_supervisor(parsed: ParsedSpec) -> Iterator[Problem]:
     for name in SUPERVISOR_FILES:
         if name in parsed.spec.files:
             yield Problem(f"files.{name}", "is a file of the provider", "Choose another name")
-    if any(volume.get("name") == RUN_VOLUME for volume in parsed.pod.get("volumes", [])):
-        yield Problem(f"{TEMPLATE}.spec.volumes", f"has {RUN_VOLUME!r}, which the supervisor uses", "Rename it")
-    for path, container in parsed.containers():
-        if any(str(mount.get("mountPath")).rstrip("/") == RUN_PATH for mount in container.get("volumeMounts", [])):
-            what = f"has {RUN_PATH}, which the supervisor uses"
-            yield Problem(f"{path}.volumeMounts", what, "Mount the volume elsewhere")
+    yield from check_volume_of_provider(parsed, RUN_VOLUME, RUN_PATH, "the files of the supervisor")
 
 
 def parameter_of(spec: GangSpec) -> str:
@@ -115,15 +111,7 @@ def _place_of_checkpoints(parsed: ParsedSpec, place: CheckpointPlace) -> Iterato
         elif wrong := _loss(volumes[place.volume], "checkpoints"):
             yield Problem("checkpoints", f"is {wrong}", REMEDY)
     if place.claim or place.volume:
-        yield from _names_of_checkpoints(parsed)
-
-
-def _names_of_checkpoints(parsed: ParsedSpec) -> Iterator[Problem]:
-    if any(volume.get("name") == VOLUME for volume in parsed.pod.get("volumes", [])):
-        yield Problem(f"{TEMPLATE}.spec.volumes", f"has {VOLUME!r}, which holds the checkpoints", "Rename it")
-    for path, container in parsed.containers():
-        if any(str(mount.get("mountPath")).rstrip("/") == MOUNT_PATH for mount in container.get("volumeMounts", [])):
-            yield Problem(f"{path}.volumeMounts", f"has {MOUNT_PATH}, where the checkpoints are", "Mount it elsewhere")
+        yield from check_volume_of_provider(parsed, VOLUME, MOUNT_PATH, "the checkpoints")
 
 
 def folder_problem(pod: Mapping[str, Any], folder: PurePosixPath, what: str) -> str:
