@@ -62,82 +62,71 @@ _GATES: Final = (
 _BY_QUEUE: Final = None
 """The category is that of the sentence about the queue (`queue_wait.find_category`)."""
 
-RULES: Final[dict[WaitCause, dict[str, tuple[Category | None, str]]]] = {
-    WaitCause.CONTROLLER: {
-        "": (Category.CONTROLLER_SILENT, "Check that the Job controller (kube-controller-manager) runs.")
-    },
-    WaitCause.SUBMISSION: {
-        "keep_suspended": (Category.KEPT_SUSPENDED, "Resume the Job, which was submitted with keep_suspended."),
-        "": (Category.SUBMISSION_INCOMPLETE, "Run the task again. The new try completes the submission."),
-    },
-    WaitCause.HALTED: {"": (Category.HALTED, "Submit the gang again.")},
-    WaitCause.QUEUE: {"": (_BY_QUEUE, "Raise queue_timeout, or find out which workloads hold the quota of the queue.")},
-    WaitCause.QUEUE_REFUSED: {
-        "requested level": (_BY_QUEUE, _CORRECT_TOPOLOGY),
-        "requested topology level": (_BY_QUEUE, _CORRECT_TOPOLOGY),
-        "does not support TopologyAwareScheduling": (_BY_QUEUE, _CORRECT_TOPOLOGY),
-        "": (_BY_QUEUE, "Correct queue_name or the resources of the gang, or ask the administrator of the queue."),
-    },
-    WaitCause.WORKLOAD_MISSING: {"": (Category.WORKLOAD_MISSING, _NO_WORKLOAD)},
-    WaitCause.REQUEUE: {"": (Category.REQUEUED, "Raise queue_timeout, or name a queue whose flavors have a Topology.")},
-    WaitCause.IMAGE: {"": (Category.IMAGE_PULL_FAILED, "Check the name and tag of the image, and image_pull_secrets.")},
-    WaitCause.CONFIG: {
-        "": (Category.CONFIG_INVALID, "Correct what the message names, or create it if it is a ConfigMap or a Secret.")
-    },
-    WaitCause.PODS_MISSING: {
-        "no PriorityClass with name": (Category.PODS_REFUSED, "Create the PriorityClass, or correct priority_class."),
-        "looking up service account": (Category.PODS_REFUSED, "Create the ServiceAccount, or correct service_account."),
-        "could not be created": (Category.PODS_REFUSED, _REFUSED_PODS),
-        "": (Category.CONTROLLER_SILENT, _REFUSED_PODS),
-    },
-    WaitCause.UNSCHEDULABLE: {
-        # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
-        "PodGroupPostFilter plugins: not found": (Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
-        "no node matches the node": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
-        "does not tolerate the taints": (Category.NODES_NOT_MATCHING, _TOLERATE),
-        NEVER_FITS: (Category.NEVER_FITS, _LARGER_NODES),
-        **{f"{reason}: ": (Category.POD_GROUP_ERROR, _GROUP_ERROR) for reason in POD_GROUP_ERRORS},
-        "Insufficient": (Category.INSUFFICIENT_RESOURCES, _FEWER),
-        "Too many pods": (Category.INSUFFICIENT_RESOURCES, _FEWER),
-        "tasks in gang unschedulable": (Category.INSUFFICIENT_RESOURCES, _FEWER),
-        "node affinity/selector": (Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
-        "untolerated taint": (Category.NODES_NOT_MATCHING, _TOLERATE),
-        "volume node affinity": (Category.VOLUME_UNAVAILABLE, "Use volumes that the nodes with room can mount."),
-        "unbound immediate PersistentVolumeClaims": (Category.VOLUME_UNAVAILABLE, _DESCRIBE_CLAIM),
-        'persistentvolumeclaim "': (Category.VOLUME_UNAVAILABLE, _CREATE_CLAIM),
-        "": (Category.UNSCHEDULABLE, _FEWER),
-    },
-    WaitCause.VOLUME: {
-        "does not exist": (Category.VOLUME_UNAVAILABLE, _CREATE_CLAIM),
-        "storageclass": (
-            Category.VOLUME_UNAVAILABLE,
-            "Create the StorageClass, or create the PersistentVolumeClaim again with another storageClassName.",
-        ),
-        "": (Category.VOLUME_UNAVAILABLE, _DESCRIBE_CLAIM),
-    },
-    WaitCause.GATED: {"": (Category.SCHEDULING_GATED, _GATES)},
-    WaitCause.SCHEDULER: {
-        NOT_PROCESSED: (
-            Category.SCHEDULER_SILENT,
-            f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs.",
-        ),
-        NO_CAUSE_NAMED: (Category.UNSCHEDULABLE, _SCHEDULER),
-        "": (Category.SCHEDULER_SILENT, _SCHEDULER),
-    },
-    WaitCause.STARTING: {
-        "": (Category.STARTING, "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout.")
-    },
-    WaitCause.RANKS: {"": (Category.RUNNING, "Raise run_timeout.")},
-    WaitCause.SIDECAR: {
-        "": (
-            Category.SIDECAR_RUNNING,
-            "Let the container end with the main container, or make it an init container with restartPolicy: Always.",
-        )
-    },
-    WaitCause.ENDING: {"": (Category.FINISHING, "")},
-    WaitCause.HARVEST: {"": (Category.FINISHING, "")},
-    WaitCause.NOTHING: {"": (Category.UNKNOWN, "")},
-}
+_RESUME: Final = "Resume the Job, which was submitted with keep_suspended."
+_RUN_AGAIN: Final = "Run the task again. The new try completes the submission."
+_CREATE_PRIORITY: Final = "Create the PriorityClass, or correct priority_class."
+_CREATE_ACCOUNT: Final = "Create the ServiceAccount, or correct service_account."
+_MOUNTABLE: Final = "Use volumes that the nodes with room can mount."
+_START_CONTROLLER: Final = "Check that the Job controller (kube-controller-manager) runs."
+_FIND_HOLDERS: Final = "Raise queue_timeout, or find out which workloads hold the quota of the queue."
+_CORRECT_QUEUE: Final = "Correct queue_name or the resources of the gang, or ask the administrator of the queue."
+_CORRECT_CONFIG: Final = "Correct what the message names, or create it if it is a ConfigMap or a Secret."
+_CREATE_CLASS: Final = (
+    "Create the StorageClass, or create the PersistentVolumeClaim again with another storageClassName."
+)
+_CORRECT_VOLCANO: Final = f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs."
+_LOOK_AT_VOLUMES: Final = "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout."
+_END_SIDECAR: Final = (
+    "Let the container end with the main container, or make it an init container with restartPolicy: Always."
+)
+
+_RULES: Final[tuple[tuple[WaitCause, str, Category | None, str], ...]] = (
+    (WaitCause.CONTROLLER, "", Category.CONTROLLER_SILENT, _START_CONTROLLER),
+    (WaitCause.SUBMISSION, "keep_suspended", Category.KEPT_SUSPENDED, _RESUME),
+    (WaitCause.SUBMISSION, "", Category.SUBMISSION_INCOMPLETE, _RUN_AGAIN),
+    (WaitCause.HALTED, "", Category.HALTED, "Submit the gang again."),
+    (WaitCause.QUEUE, "", _BY_QUEUE, _FIND_HOLDERS),
+    (WaitCause.QUEUE_REFUSED, "requested level", _BY_QUEUE, _CORRECT_TOPOLOGY),
+    (WaitCause.QUEUE_REFUSED, "requested topology level", _BY_QUEUE, _CORRECT_TOPOLOGY),
+    (WaitCause.QUEUE_REFUSED, "does not support TopologyAwareScheduling", _BY_QUEUE, _CORRECT_TOPOLOGY),
+    (WaitCause.QUEUE_REFUSED, "", _BY_QUEUE, _CORRECT_QUEUE),
+    (WaitCause.WORKLOAD_MISSING, "", Category.WORKLOAD_MISSING, _NO_WORKLOAD),
+    (WaitCause.REQUEUE, "", Category.REQUEUED, "Raise queue_timeout, or name a queue whose flavors have a Topology."),
+    (WaitCause.IMAGE, "", Category.IMAGE_PULL_FAILED, "Check the name and tag of the image, and image_pull_secrets."),
+    (WaitCause.CONFIG, "", Category.CONFIG_INVALID, _CORRECT_CONFIG),
+    (WaitCause.PODS_MISSING, "no PriorityClass with name", Category.PODS_REFUSED, _CREATE_PRIORITY),
+    (WaitCause.PODS_MISSING, "looking up service account", Category.PODS_REFUSED, _CREATE_ACCOUNT),
+    (WaitCause.PODS_MISSING, "could not be created", Category.PODS_REFUSED, _REFUSED_PODS),
+    (WaitCause.PODS_MISSING, "", Category.CONTROLLER_SILENT, _REFUSED_PODS),
+    # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+    (WaitCause.UNSCHEDULABLE, "PodGroupPostFilter plugins: not found", Category.VOLUME_UNAVAILABLE, _CLAIMS_OR_NODES),
+    (WaitCause.UNSCHEDULABLE, "no node matches the node", Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
+    (WaitCause.UNSCHEDULABLE, "does not tolerate the taints", Category.NODES_NOT_MATCHING, _TOLERATE),
+    (WaitCause.UNSCHEDULABLE, NEVER_FITS, Category.NEVER_FITS, _LARGER_NODES),
+    *((WaitCause.UNSCHEDULABLE, f"{reason}: ", Category.POD_GROUP_ERROR, _GROUP_ERROR) for reason in POD_GROUP_ERRORS),
+    (WaitCause.UNSCHEDULABLE, "Insufficient", Category.INSUFFICIENT_RESOURCES, _FEWER),
+    (WaitCause.UNSCHEDULABLE, "Too many pods", Category.INSUFFICIENT_RESOURCES, _FEWER),
+    (WaitCause.UNSCHEDULABLE, "tasks in gang unschedulable", Category.INSUFFICIENT_RESOURCES, _FEWER),
+    (WaitCause.UNSCHEDULABLE, "node affinity/selector", Category.NODES_NOT_MATCHING, _CORRECT_NODE_LABELS),
+    (WaitCause.UNSCHEDULABLE, "untolerated taint", Category.NODES_NOT_MATCHING, _TOLERATE),
+    (WaitCause.UNSCHEDULABLE, "volume node affinity", Category.VOLUME_UNAVAILABLE, _MOUNTABLE),
+    (WaitCause.UNSCHEDULABLE, "unbound immediate PersistentVolumeClaims", Category.VOLUME_UNAVAILABLE, _DESCRIBE_CLAIM),
+    (WaitCause.UNSCHEDULABLE, 'persistentvolumeclaim "', Category.VOLUME_UNAVAILABLE, _CREATE_CLAIM),
+    (WaitCause.UNSCHEDULABLE, "", Category.UNSCHEDULABLE, _FEWER),
+    (WaitCause.VOLUME, "does not exist", Category.VOLUME_UNAVAILABLE, _CREATE_CLAIM),
+    (WaitCause.VOLUME, "storageclass", Category.VOLUME_UNAVAILABLE, _CREATE_CLASS),
+    (WaitCause.VOLUME, "", Category.VOLUME_UNAVAILABLE, _DESCRIBE_CLAIM),
+    (WaitCause.GATED, "", Category.SCHEDULING_GATED, _GATES),
+    (WaitCause.SCHEDULER, NOT_PROCESSED, Category.SCHEDULER_SILENT, _CORRECT_VOLCANO),
+    (WaitCause.SCHEDULER, NO_CAUSE_NAMED, Category.UNSCHEDULABLE, _SCHEDULER),
+    (WaitCause.SCHEDULER, "", Category.SCHEDULER_SILENT, _SCHEDULER),
+    (WaitCause.STARTING, "", Category.STARTING, _LOOK_AT_VOLUMES),
+    (WaitCause.RANKS, "", Category.RUNNING, "Raise run_timeout."),
+    (WaitCause.SIDECAR, "", Category.SIDECAR_RUNNING, _END_SIDECAR),
+    (WaitCause.ENDING, "", Category.FINISHING, ""),
+    (WaitCause.HARVEST, "", Category.FINISHING, ""),
+    (WaitCause.NOTHING, "", Category.UNKNOWN, ""),
+)
 """By the cause and a text in the sentence: the category, and what to do if the wait lasts."""
 
 UNEVENTFUL: Final = frozenset({Category.STARTING, Category.RUNNING, Category.FINISHING, Category.SUCCEEDED})
@@ -249,7 +238,8 @@ def diagnose_halt(reason: str, message: str, *, since: datetime | None = None) -
 
 
 def _find(cause: WaitCause, text: str) -> tuple[Category, str]:
-    category, remedy = next(found for part, found in RULES[cause].items() if part in text)
+    rows = ((category, remedy) for of, part, category, remedy in _RULES if of is cause and part in text)
+    category, remedy = next(rows)
     if category is not None:
         return category, remedy
     usual = Category.WAITING_FOR_QUOTA if cause is WaitCause.QUEUE else Category.QUEUE_MISCONFIGURED
