@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.gang.render.job_manifest import (
 )
 from airflow_provider_gangjobs.gang.render.shape import (
     Placement,
-    PlacementDecision,
     Shape,
     decide_placement,
     shape_of,
@@ -37,9 +36,9 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey
+    from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
@@ -75,7 +74,16 @@ def preview(spec: GangSpec, key: TaskKey) -> tuple[Object, ...]:
         name_max=main_job_name_max(roles_of(spec), has_job_set=has_job_set),
     )
     job = render_job(spec, attempt, decision, scheduler, shape)
-    return (job, *_owned_by_job(spec, attempt, decision, scheduler, shape, job))
+    if has_job_set:
+        jobs = [render_job_set(spec, attempt, decision, shape, JOB_UID)]
+    else:
+        jobs = [render_role(spec, role, attempt, decision, scheduler, JOB_UID) for role in roles_of(spec)[1:]]
+    files = render_files(spec, attempt, JOB_UID, supervisor_key=SUPERVISOR_KEY)
+    owned = [*jobs, render_service(spec, attempt, JOB_UID), files]
+    if scheduler is not None and scheduler.objects:
+        group = group_of(job, shape)
+        owned += scheduler.workload(group, JOB_UID), scheduler.pod_group(group, JOB_UID, WORKLOAD_UID)
+    return (job, *(one for one in owned if one is not None))
 
 
 def _scheduler(spec: GangSpec, shape: Shape, *, has_job_set: bool) -> GangScheduler | None:
@@ -85,29 +93,6 @@ def _scheduler(spec: GangSpec, shape: Shape, *, has_job_set: bool) -> GangSchedu
     if named is not None:
         return named
     return find_dialect(spec.dialect) if spec.dialect else DISCOVERED_DIALECTS[0]
-
-
-def _owned_by_job(
-    spec: GangSpec,
-    attempt: Attempt,
-    decision: PlacementDecision,
-    scheduler: GangScheduler | None,
-    shape: Shape,
-    job: Object,
-) -> Iterator[Object]:
-    if spec.roles is not None and shape.kueue_queue is not None:
-        yield render_job_set(spec, attempt, decision, shape, JOB_UID)
-    else:
-        for role in roles_of(spec)[1:]:
-            yield render_role(spec, role, attempt, decision, scheduler, JOB_UID)
-    files = render_files(spec, attempt, JOB_UID, supervisor_key=SUPERVISOR_KEY)
-    for owned in (render_service(spec, attempt, JOB_UID), files):
-        if owned is not None:
-            yield owned
-    if scheduler is not None and scheduler.objects:
-        group = group_of(job, shape)
-        groups = scheduler.workload(group, JOB_UID), scheduler.pod_group(group, JOB_UID, WORKLOAD_UID)
-        yield from (one for one in groups if one is not None)
 
 
 class _Dumper(yaml.SafeDumper):
