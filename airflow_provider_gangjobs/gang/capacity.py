@@ -154,14 +154,25 @@ class PodUseLabels(_View, frozen=True):
     gang: str = msgspec.field(name=keys.LABEL_GANG, default="")
     role: str = msgspec.field(name=keys.LABEL_GANG_ROLE, default="")
     dag_id: str = msgspec.field(name=keys.LABEL_DAG_ID, default="")
-    task_id: str = msgspec.field(name=keys.LABEL_TASK_ID, default="")
 
 
-class PodUseMeta(_View, frozen=True):
-    """`metadata` of a pod, as far as it says to whom the pod belongs."""
+class Holder(_View, frozen=True):
+    """`metadata` of a pod, as far as it says who holds what the pod uses: a DAG, a gang of no task, or a namespace."""
 
     namespace: str = ""
     labels: PodUseLabels = PodUseLabels()
+
+    @property
+    def group(self) -> str:
+        """The name under which a sentence adds up what several holders hold."""
+        if self.labels.dag_id:
+            return f"DAG {self.labels.dag_id}"
+        return f"gang {self.gang}" if self.labels.gang else f"namespace {self.namespace}"
+
+    @property
+    def gang(self) -> str:
+        """The namespace and the name of the gang."""
+        return f"{self.namespace}/{self.labels.gang}"
 
 
 class PodUseSpec(_View, frozen=True):
@@ -199,7 +210,7 @@ class PodUseStatus(_View, frozen=True):
 class PodUse(_View, frozen=True):
     """A pod as the server has it, as far as it uses a node."""
 
-    metadata: PodUseMeta = PodUseMeta()
+    metadata: Holder = Holder()
     spec: PodUseSpec = PodUseSpec()
     status: PodUseStatus = PodUseStatus()
 
@@ -301,6 +312,11 @@ class GangDemand(Struct, frozen=True):
         return cls(namespace, name, tuple(counted.items()), min(at_once, ranks)) if known else None
 
     @property
+    def gang(self) -> str:
+        """The namespace and the name of the gang."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def size(self) -> int:
         """The number of ranks."""
         return sum(count for _, count in self.ranks)
@@ -320,32 +336,6 @@ class GangDemand(Struct, frozen=True):
         return replace(
             self, ranks=tuple((replace(rank, requests=((name, n),)), count) for rank, n, count in amounts if n)
         )
-
-
-class Holder(Struct, frozen=True):
-    """Who holds resources: a task, a gang of unknown task, or a namespace."""
-
-    namespace: str
-    gang: str = ""
-    dag_id: str = ""
-    task_id: str = ""
-
-    @classmethod
-    def of(cls, pod: PodUse) -> Holder:
-        """Return who holds the resources of a pod."""
-        labels = pod.metadata.labels
-        return cls(pod.metadata.namespace, labels.gang, labels.dag_id, labels.task_id)
-
-    @property
-    def group(self) -> str:
-        """The name under which a sentence adds up what several holders hold."""
-        if self.dag_id:
-            return f"DAG {self.dag_id}"
-        return f"gang {self.namespace}/{self.gang}" if self.gang else f"namespace {self.namespace}"
-
-    def is_gang(self, demand: GangDemand) -> bool:
-        """Return whether the gang itself is the holder."""
-        return (self.namespace, self.gang) == (demand.namespace, demand.name)
 
 
 class ResourceUse(Struct, frozen=True):
@@ -396,7 +386,7 @@ class _Node:
 
     def free_for(self, demand: GangDemand) -> Amounts:
         """Return what is free, of the resources that a gang requests. What the gang itself uses counts as free."""
-        own = [amounts for holder, amounts in self.used.items() if holder.is_gang(demand)] if demand.name else ()
+        own = [amounts for holder, amounts in self.used.items() if holder.gang == demand.gang] if demand.name else ()
         return {
             name: max(self.free.get(name, 0) + sum(amounts.get(name, 0) for amounts in own), 0)
             for name in demand.resources
@@ -412,7 +402,7 @@ class ClusterUse:
     def __init__(self, nodes: Iterable[NodeView], *, knows_pods: bool = True) -> None:
         self._nodes = {node.metadata.name: _Node(node) for node in nodes}
         self._knows_pods = knows_pods
-        self._gangs: set[tuple[str, str]] = set()
+        self._gangs: set[str] = set()
         """The gangs that use a node."""
         self._measured: dict[GangDemand, Capacity] = {}
 
@@ -431,9 +421,8 @@ class ClusterUse:
             node = self._nodes.get(pod.spec.node_name)
             if node is None or pod.status.phase in PHASES_TERMINAL:
                 continue
-            holder = Holder.of(pod)
-            node.add(holder, pod.spec.amounts())
-            self._gangs.add((holder.namespace, holder.gang))
+            node.add(pod.metadata, pod.spec.amounts())
+            self._gangs.add(pod.metadata.gang)
 
     def free(self) -> dict[str, Decimal] | None:
         """Return what is free on the nodes that are ready and not cordoned, by resource; `None` if it is unknown."""
@@ -451,7 +440,7 @@ class ClusterUse:
 
         Gangs that use no node and need the same have the same answer, which is computed once.
         """
-        if (demand.namespace, demand.name) not in self._gangs:
+        if demand.gang not in self._gangs:
             demand = replace(demand, namespace="", name="")
         if demand not in self._measured:
             self._measured[demand] = self._measure(demand, list(self._nodes.values()))
@@ -549,7 +538,7 @@ def _resource_uses(demand: GangDemand, nodes: Sequence[_Node], free: Sequence[Am
     held: dict[str, Counter[Holder]] = {name: Counter() for name in demand.resources}
     for node in nodes:
         for holder, amounts in node.used.items():
-            for name in demand.resources if not holder.is_gang(demand) else ():
+            for name in demand.resources if holder.gang != demand.gang else ():
                 held[name][holder] += amounts.get(name, 0)
     for name in demand.resources:
         only = demand.of_resource(name)
@@ -591,7 +580,7 @@ def _describe_holders(shown: Sequence[ResourceUse]) -> str:
     gangs: dict[str, set[str]] = {}
     for holder, amount in use.holders:
         amounts[holder.group] += amount
-        gangs.setdefault(holder.group, set()).add(f"{holder.namespace}/{holder.gang}")
+        gangs.setdefault(holder.group, set()).add(holder.gang)
     named = amounts.most_common(HOLDERS_MAX)
     parts = [(n, group + (f" ({len(gangs[group])} gangs)" if len(gangs[group]) > 1 else "")) for group, n in named]
     if others := amounts.total() - sum(amount for amount, _ in parts):
