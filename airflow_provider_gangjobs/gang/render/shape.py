@@ -67,20 +67,20 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
 
     The shape of a gang with roles is that of all roles together.
     """
-    if spec.roles is not None:
-        return _shape_of_roles(spec)
     job = manifest.get("spec", {})
     pod = _pod_spec(spec, job)
     scheduler_name = _scheduler_name(spec, job)
     labels = {**manifest.get("metadata", {}).get("labels", {}), **spec.labels}
+    workers = spec.workers if spec.roles is None else sum(role.size for role in roles_of(spec))
+    user_link = _user_gang_link(job, pod) or _user_group_key(spec, job, scheduler_name)
     return Shape(
-        parallelism=_first(spec.workers, job.get("parallelism"), 1),
-        completions=_first(spec.workers, job.get("completions"), None if manifest else 1),
+        parallelism=_first(workers, job.get("parallelism"), 1),
+        completions=_first(workers, job.get("completions"), None if manifest else 1),
         indexed=completion_mode(spec, manifest) == INDEXED,
         backoff_limit=_first(job.get("backoffLimit"), 0),
         per_index_backoff="backoffLimitPerIndex" in job,
         min_count=spec.min_workers,
-        user_gang_link=_user_gang_link(job, pod) or _user_group_key(spec, job, scheduler_name),
+        user_gang_link=user_link if spec.roles is None else None,  # the provider links the pods of roles
         controller=_controller(manifest),
         kueue_queue=spec.queue_name or labels.get(LABEL_KUEUE_QUEUE),
         kueue_priority=spec.queue_priority or labels.get(LABEL_KUEUE_PRIORITY),
@@ -105,19 +105,6 @@ def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, pr
         kueue_queue=defaults.get("queue_name", shape.kueue_queue),
         kueue_priority=defaults.get("queue_priority", shape.kueue_priority),
         connection_defaults=tuple(defaults),
-    )
-
-
-def _shape_of_roles(spec: GangSpec) -> Shape:
-    size = sum(role.size for role in roles_of(spec))
-    return Shape(
-        parallelism=size,
-        completions=size,
-        indexed=True,
-        backoff_limit=0,
-        kueue_queue=spec.queue_name or spec.labels.get(LABEL_KUEUE_QUEUE),
-        kueue_priority=spec.queue_priority or spec.labels.get(LABEL_KUEUE_PRIORITY),
-        scheduler_name=spec.scheduler_name,
     )
 
 
