@@ -29,11 +29,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.job_marks import REASON_SUCCEEDED, all_succeeded, has_succeeded_by_main
-from airflow_provider_gangjobs.gang.state.stored_gang import (
-    REASON_JOB_DEADLINE,
-    StoredGang,
-    read_job,
-)
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import (
     Condition,
     JobSpec,
@@ -240,17 +236,14 @@ def _shifted(role: RoleRanks, job: JobView) -> str:
 def _conditions(
     found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str], *, is_whole: bool
 ) -> Iterable[Condition]:
-    suspended = find_true_condition(found[0][1].status.conditions, "Suspended")
-    if suspended is not None:
+    if (suspended := _condition(found[0][1], "Suspended")) is not None:
         yield suspended
     jobs = [job for _, job in found]
     failure = _failure(found, lost)
     if failure is not None:
         yield replace(failure, type="Failed" if all(map(end_condition, jobs)) else "FailureTarget")
-    elif is_whole and all(find_true_condition(job.status.conditions, "Complete") for job in jobs):
-        yield max((_complete(job) for job in jobs), key=_when)
-    elif is_whole:
-        yield from _success_criteria_met(jobs)
+    elif is_whole and (success := _success(jobs)) is not None:
+        yield success
 
 
 def _conditions_of_job_set(
@@ -265,11 +258,9 @@ def _conditions_of_job_set(
     suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
     yield from next(([one] for one in suspended if one is not None), ())
     # The follower completes the main Job when all Jobs are complete.
-    if (complete := _condition(main_job, "Complete")) is not None:
-        yield complete
-        return
-    if not missing and all(_condition(job, "Complete") for job in jobs):
-        yield max((_complete(job) for job in jobs), key=_when)
+    success = _condition(main_job, "Complete") or (None if missing else _success(jobs))
+    if success is not None and success.type == "Complete":
+        yield success
         return
     failure = _failure(found, ())
     has_ended = all(map(end_condition, jobs))
@@ -281,8 +272,8 @@ def _conditions_of_job_set(
             failure = _failure((), missing) if _is_started(main_job) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")
-    elif not missing:
-        yield from _success_criteria_met(jobs)
+    elif success is not None:
+        yield success
 
 
 def _failure(found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str]) -> Condition | None:
@@ -301,21 +292,17 @@ def _condition(job: JobView, kind: str) -> Condition | None:
     return find_true_condition(job.status.conditions, kind)
 
 
-def _complete(job: JobView) -> Condition:
-    found = _condition(job, "Complete")
-    assert found is not None, "the caller has checked the condition"
-    return found
-
-
-def _announced_success(job: JobView) -> Condition | None:
-    return _condition(job, "SuccessCriteriaMet") or _condition(job, "Complete")
-
-
-def _success_criteria_met(jobs: Iterable[JobView]) -> Iterable[Condition]:
-    announced = [_announced_success(job) for job in jobs]
-    known = [found for found in announced if found is not None]
-    if len(known) == len(announced):
-        yield Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_when, known)))
+def _success(jobs: Sequence[JobView]) -> Condition | None:
+    """Return the condition of Jobs that are all complete, or are all going to be."""
+    complete = [found for job in jobs if (found := _condition(job, "Complete"))]
+    if len(complete) == len(jobs):
+        return max(complete, key=_when)
+    announced = [
+        found for job in jobs if (found := _condition(job, "SuccessCriteriaMet") or _condition(job, "Complete"))
+    ]
+    if len(announced) < len(jobs):
+        return None
+    return Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_when, announced)))
 
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)

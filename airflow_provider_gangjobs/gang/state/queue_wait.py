@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     Evidence,
     Wait,
     WaitCause,
+    find_last,
     format_position,
     to_line,
 )
@@ -224,7 +225,7 @@ def _explain_events(queue: str, events: Iterable[EventView]) -> Wait:
     told = [event for event in events if event.message and (event.type == _REFUSAL_EVENT or _eviction_of(event))]
     if not told:
         return Wait(WaitCause.QUEUE, _waits(queue))
-    last = max(told, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
+    last = find_last(told)
     eviction = _eviction_of(last)
     if eviction:
         return _explain_eviction(queue, eviction, last.message)

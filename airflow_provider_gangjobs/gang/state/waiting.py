@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -188,25 +189,15 @@ def explain_run(pods: PodIndex) -> Wait:
     return Wait(WaitCause.SIDECAR, text, since=min(filter(None, (end.finished_at for end in ends)), default=None))
 
 
-def _find_image_error(inputs: WaitInputs) -> str | None:
-    return _find_container_error(
-        inputs.pods.pods_with_errors.values(),
-        podutil.IMAGE_REASONS,
-        of=lambda image: f' of image "{image}"' if image else "",
-    )
-
-
-def _find_config_error(inputs: WaitInputs) -> str | None:
-    return _find_container_error(inputs.pods.pods_with_errors.values(), podutil.CONFIG_REASONS, of=lambda image: "")
-
-
-def _find_container_error(pods: Iterable[PodView], reasons: frozenset[str], *, of: Callable[[str], str]) -> str | None:
+def _find_container_error(inputs: WaitInputs, reasons: frozenset[str]) -> str | None:
+    pods = inputs.pods.pods_with_errors.values()
     found = [(pod, *waits) for pod in pods if (waits := podutil.container_waits(pod, reasons))]
     if not found:
         return None
     pod, container, waiting = min(found, key=lambda item: _rank_order(item[0]))
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    what = f"{waiting.reason}{of(_image_of(pod, container))}"
+    image = _image_of(pod, container) if waiting.reason in podutil.IMAGE_REASONS else ""
+    what = f'{waiting.reason} of image "{image}"' if image else waiting.reason
     return f"{what} at {_name_pod(pod)}{more}: {to_line(waiting.message)}".rstrip(": ")
 
 
@@ -244,8 +235,7 @@ def _find_missing_pods(inputs: WaitInputs) -> str | None:
     refused = [event for event in inputs.evidence.events if event.reason == "FailedCreate"]
     if not refused:
         return f"{pluralize(missing, 'pod')} not created yet"
-    last = max(refused, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
-    return f"{pluralize(missing, 'pod')} could not be created: {to_line(last.message)}"
+    return f"{pluralize(missing, 'pod')} could not be created: {to_line(find_last(refused).message)}"
 
 
 def _find_refusal(inputs: WaitInputs) -> str | None:
@@ -270,10 +260,12 @@ def _find_refusal(inputs: WaitInputs) -> str | None:
 def find_named_refusal(events: Iterable[EventView]) -> str:
     """Return the cause that the latest of a scheduler's Events names about pods; empty if none names a cause."""
     named = [event for event in events if names_cause(event.message) and _NODES.search(event.message)]
-    if not named:
-        return ""
-    last = max(named, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
-    return summarize_scheduler_message(last.message)
+    return summarize_scheduler_message(find_last(named).message) if named else ""
+
+
+def find_last(events: Iterable[EventView]) -> EventView:
+    """Return the event that was seen last. There must be one."""
+    return max(events, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
 
 
 def _group_reason(inputs: WaitInputs) -> str:
@@ -318,8 +310,8 @@ def _placed_at_once(group: PodGroupView) -> int | None:
 
 
 _RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] = (
-    (WaitCause.IMAGE, _find_image_error),
-    (WaitCause.CONFIG, _find_config_error),
+    (WaitCause.IMAGE, partial(_find_container_error, reasons=podutil.IMAGE_REASONS)),
+    (WaitCause.CONFIG, partial(_find_container_error, reasons=podutil.CONFIG_REASONS)),
     (WaitCause.PODS_MISSING, _find_missing_pods),
     (WaitCause.UNSCHEDULABLE, _find_refusal),
     (WaitCause.GATED, _find_gates),
