@@ -46,6 +46,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef  # noqa: TC001
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.gang.state.pods import parse_number
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, requests_of, total_of
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -172,8 +173,7 @@ def kept_until(job: StoredGang) -> datetime | None:
     """Return when Kubernetes deletes the Job of a gang that has ended; `None` if nothing is known to delete it."""
     ttl_s = getattr(job.view.spec, "ttl_seconds_after_finished", None)
     if ttl_s is None:  # the Job of a gang with roles gets its time to live at the end
-        text = job.view.metadata.annotations.ttl or ""
-        ttl_s = int(text) if text.isdecimal() else None
+        ttl_s = parse_number(job.view.metadata.annotations.ttl)
     if ttl_s is None or job.ended_at is None:
         return None
     try:

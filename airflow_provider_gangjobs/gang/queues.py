@@ -130,19 +130,12 @@ def queue_problems(
     :param level: The node label that the parameter `topology` names.
     """
     problems = []
-    queues = facts.local_queues
+    queues, field = facts.local_queues, name_parameter("queue_name", connection_defaults)
     if queues is not None and name not in queues:
         known = sorted(queues)[:QUEUES_SHOWN_MAX]
         remedy = f"Name one of {', '.join(known)}" if known else "Ask an administrator of Kueue for a LocalQueue"
-        problems.append(
-            Problem(
-                name_parameter("queue_name", connection_defaults),
-                f"{name} is no LocalQueue of namespace {namespace}",
-                remedy,
-            )
-        )
+        problems.append(Problem(field, f"{name} is no LocalQueue of namespace {namespace}", remedy))
     if facts.multikueue_check is not None:
-        field = name_parameter("queue_name", connection_defaults)
         where = f"AdmissionCheck {facts.multikueue_check} lets the pods run in another cluster"
         remedy = "Name a queue that does not dispatch its Jobs to other clusters"
         problems.append(Problem(field, f"{name}: {where}, where nobody records their outcomes", remedy))

@@ -191,7 +191,7 @@ def service_ports(spec: GangSpec) -> list[Object]:
 def _variables(spec: GangSpec, address: str, stop_grace_s: Any) -> Mapping[str, str]:
     return {
         "GANG_RESTARTS_MAX": str(spec.restarts),
-        "GANG_NO_RESTART_ON_EXIT_CODES": _join(spec.no_restart_on_exit_codes),
+        "GANG_NO_RESTART_ON_EXIT_CODES": ",".join(map(str, spec.no_restart_on_exit_codes)),
         "GANG_PROGRESS_TIMEOUT_S": "" if spec.progress_timeout_s is None else f"{spec.progress_timeout_s:.12g}",
         "GANG_PROGRESS_PATH": f"{RUN_PATH}/progress",
         "GANG_SUPERVISOR_ADDRESS": address,
@@ -200,10 +200,6 @@ def _variables(spec: GangSpec, address: str, stop_grace_s: Any) -> Mapping[str, 
         "GANG_STOP_GRACE_S": str(stop_grace_s),
         "GANG_LOST_CONTACT_S": str(LOST_CONTACT_S),
     }
-
-
-def _join(codes: Sequence[int]) -> str:
-    return ",".join(map(str, codes))
 
 
 def _read(source: str) -> str:

@@ -60,16 +60,12 @@ def render_job(
     if spec.roles is not None:
         return render_first_role(spec, attempt, decision, scheduler, shape)
     queue = Queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
-    job: Object = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": _metadata(spec, manifest, attempt, decision, queue, shape),
-        "spec": {
-            **_job_spec(spec, manifest, shape, decision),
-            "template": _with_annotations(gang_template(spec, manifest, shape, attempt), queue.pod_annotations()),
-        },
-    }
-    job["metadata"]["annotations"] |= _requests_annotation((job["spec"]["template"], shape.size))
+    template = gang_template(spec, manifest, shape, attempt)
+    template["metadata"]["annotations"] |= queue.pod_annotations()
+    metadata = _metadata(spec, manifest, attempt, decision, queue, shape)
+    metadata["annotations"] |= _requests_annotation((template, shape.size))
+    job_spec = {**_job_spec(spec, manifest, shape, decision), "template": template}
+    job: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job_spec}
     if decision.placement is Placement.GANG and scheduler is not None:
         return scheduler.with_link(job, group_of(job, shape))
     return job
@@ -265,11 +261,6 @@ def policy_annotations(policies: Policies) -> dict[str, str]:
     if policies.wait_until is not WaitUntil.ENDED:
         annotations[keys.ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
     return annotations
-
-
-def _with_annotations(template: Object, annotations: Mapping[str, str]) -> Object:
-    metadata = template["metadata"]
-    return {**template, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **annotations}}}
 
 
 def _metadata(

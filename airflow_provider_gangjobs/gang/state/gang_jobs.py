@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.job_marks import REASON_SUCCEEDED, all_succeeded, has_succeeded_by_main
+from airflow_provider_gangjobs.gang.state.pods import parse_number
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import (
     Condition,
@@ -171,10 +172,10 @@ def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
     The time to live begins with the end of the main Job. A main Job without pods is complete with no completions, which
     can be set because its parallelism is 0, too.
     """
-    ttl_s = gang.view.metadata.annotations.ttl
-    if ttl_s is None or not ttl_s.isdecimal():
+    ttl_s = parse_number(gang.view.metadata.annotations.ttl)
+    if ttl_s is None:
         return None
-    spec = {"ttlSecondsAfterFinished": int(ttl_s)}
+    spec = {"ttlSecondsAfterFinished": ttl_s}
     if gang.has_job_set and not end_condition(gang.jobs[0]):
         spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
     return {"spec": spec}

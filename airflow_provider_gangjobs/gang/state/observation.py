@@ -87,7 +87,7 @@ class Observation:
     @property
     def line(self) -> str:
         """Line for a log, for example `assembling: 8 pods, 3 placed. Insufficient nvidia.com/gpu on 3 of 3 nodes`."""
-        numbers = _FORMAT_COUNTS.get(self.phase, _format_nothing)(self.counts)
+        numbers = _format_counts(self.phase, self.counts)
         capacity = self.wait.capacity.text if self.wait.capacity else ""
         details = ". ".join(filter(None, (numbers, self.wait.text, capacity)))
         return f"{self.phase}: {details}" if details else str(self.phase)
@@ -212,31 +212,18 @@ def _reason_and_message(verdict: Verdict | None) -> str:
     return ": ".join(filter(None, (verdict.reason, verdict.message)))
 
 
-def _format_assembling(counts: Counts) -> str:
-    ranks = pluralize(counts.ranks, "pod")
-    pods = ranks if counts.created >= counts.ranks else f"{counts.created} of {ranks}"
-    started = f", {counts.started} started" if counts.started else ""
-    return f"{pods}, {counts.placed or 'none'} placed{started}"
-
-
-def _format_running(counts: Counts) -> str:
-    ended = max(counts.ranks - counts.running, 0)
-    return f"{counts.ranks - ended}/{counts.ranks} ranks" + (f", {ended} ended" if ended else "")
-
-
-def _format_ended(counts: Counts) -> str:
-    held = f", {pluralize(counts.held, 'pod')} not recorded yet" if counts.held else ""
-    return f"{pluralize(counts.succeeded, 'rank')} succeeded, {counts.failed} failed{held}"
-
-
-def _format_nothing(counts: Counts) -> str:
-    return ""
-
-
-_FORMAT_COUNTS: Final = {
-    Phase.ASSEMBLING: _format_assembling,
-    Phase.RUNNING: _format_running,
-    Phase.FINISHING: _format_ended,
-    Phase.SUCCEEDED: _format_ended,
-    Phase.FAILED: _format_ended,
-}
+def _format_counts(phase: Phase, counts: Counts) -> str:
+    match phase:
+        case Phase.ASSEMBLING:
+            ranks = pluralize(counts.ranks, "pod")
+            pods = ranks if counts.created >= counts.ranks else f"{counts.created} of {ranks}"
+            started = f", {counts.started} started" if counts.started else ""
+            return f"{pods}, {counts.placed or 'none'} placed{started}"
+        case Phase.RUNNING:
+            ended = max(counts.ranks - counts.running, 0)
+            return f"{counts.ranks - ended}/{counts.ranks} ranks" + (f", {ended} ended" if ended else "")
+        case Phase.FINISHING | Phase.SUCCEEDED | Phase.FAILED:
+            held = f", {pluralize(counts.held, 'pod')} not recorded yet" if counts.held else ""
+            return f"{pluralize(counts.succeeded, 'rank')} succeeded, {counts.failed} failed{held}"
+        case _:
+            return ""

@@ -41,12 +41,12 @@ def rank_of(pod: PodView) -> int | None:
     """Return the rank of the pod in its gang: the completion index, and the number of ranks of the roles before."""
     index = role_rank_of(pod)
     offset = pod.metadata.annotations.rank_offset
-    return index if index is None or offset is None else index + (_number(offset) or 0)
+    return index if index is None or offset is None else index + (parse_number(offset) or 0)
 
 
 def role_rank_of(pod: PodView) -> int | None:
     """Return the completion index of the pod, which is its rank in its role."""
-    return _number(pod.metadata.annotations.completion_index)
+    return parse_number(pod.metadata.annotations.completion_index)
 
 
 def name_rank(rank: int | None, role: str = "", role_rank: int | None = None, *, pod: str) -> str:
@@ -58,7 +58,7 @@ def name_rank(rank: int | None, role: str = "", role_rank: int | None = None, *,
 
 def attempt_of(pod: PodView) -> int | None:
     """Return the number of the attempt to which the pod belongs; `None` if the label is missing."""
-    return _number(pod.metadata.labels.attempt)
+    return parse_number(pod.metadata.labels.attempt)
 
 
 def gang_ref_of(pod: PodView) -> GangRef | None:
@@ -67,7 +67,8 @@ def gang_ref_of(pod: PodView) -> GangRef | None:
     return GangRef(pod.metadata.namespace, name, uid) if name and uid else None
 
 
-def _number(text: str | None) -> int | None:
+def parse_number(text: str | None) -> int | None:
+    """Return the whole number that a label or an annotation has, if it has one."""
     return int(text) if text is not None and text.isdecimal() else None
 
 

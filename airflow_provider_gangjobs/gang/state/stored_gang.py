@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.state.job_marks import (
     parse_requeues,
     with_end_by_main,
 )
-from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
+from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, parse_number
 from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, find_true_condition, view
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class StoredGang(Struct, frozen=True):
     @property
     def attempt(self) -> int | None:
         """Number of the attempt, from 0."""
-        return _number(self.view.metadata.labels.attempt)
+        return parse_number(self.view.metadata.labels.attempt)
 
     @property
     def attempt_number(self) -> int:
@@ -154,12 +154,12 @@ class StoredGang(Struct, frozen=True):
     @property
     def disruptions(self) -> int:
         """Number of consecutive attempts before this one that ended by a disruption."""
-        return _number(self._annotations.disruptions) or 0
+        return parse_number(self._annotations.disruptions) or 0
 
     @property
     def restarts_max(self) -> int | None:
         """How often the programs of the ranks may be restarted in their pods; `None` without supervisors."""
-        return _number((self._annotations.restarts or "").rpartition(":")[2])
+        return parse_number((self._annotations.restarts or "").rpartition(":")[2])
 
     @property
     def restarts_alone(self) -> bool:
@@ -218,7 +218,7 @@ class StoredGang(Struct, frozen=True):
     @property
     def max_tries(self) -> int | None:
         """`max_tries` of the task instance that last held the claim."""
-        return _number(self._annotations.max_tries)
+        return parse_number(self._annotations.max_tries)
 
     def holds_claim(self, claim: str) -> bool:
         """Return whether the task instance with this id, which is not empty, is responsible for the gang."""
@@ -510,7 +510,3 @@ def _parse_mapping(text: str | None) -> dict[str, str]:
     except ValueError:
         return {}
     return given if isinstance(given, dict) else {}
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
 )
 from airflow_provider_gangjobs.gang.schedulers.native import DIALECT_NAMES, NativeDialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
-from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
+from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube.text import pluralize
 
 INDEXED_PARALLELISM_MAX: Final = 100_000
@@ -254,11 +254,8 @@ def _keys_of_role(name: Any, role: Mapping[Any, Any]) -> Iterator[Problem]:
             yield Problem(path, "belongs to the whole gang", f"Give {key} as a parameter of the gang")
         elif key not in ROLE_PARAMETERS:
             similar = difflib.get_close_matches(str(key), ROLE_PARAMETERS, n=1)
-            yield Problem(path, "is no parameter of a role", f"Choose {similar[0] if similar else _role_choices()}")
-
-
-def _role_choices() -> str:
-    return f"one of {', '.join(ROLE_PARAMETERS)}"
+            choice = similar[0] if similar else f"one of {', '.join(ROLE_PARAMETERS)}"
+            yield Problem(path, "is no parameter of a role", f"Choose {choice}")
 
 
 def _refused_with_roles(spec: GangSpec) -> Iterator[Problem]:
@@ -312,12 +309,8 @@ def _pods_of_role(role: GangSpec, name: str) -> Iterator[Problem]:
             )
 
 
-_PARAMETER: Final = re.compile(r"[.\[]")
-
-
 def _of_role(problem: Problem, name: str) -> Problem:
     """Return the problem with the path of the role, unless the parameter belongs to the gang."""
-    root = _PARAMETER.split(problem.path)[0]
-    if root in _GANG_PARAMETERS:
+    if parameter_in(problem.path) in _GANG_PARAMETERS:
         return problem
     return Problem(f"roles.{name}.{problem.path}", problem.what, problem.remedy)

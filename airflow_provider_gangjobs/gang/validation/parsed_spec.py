@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 TEMPLATE = "spec.template"
+
+
+def parameter_in(path: str) -> str:
+    """Return the parameter with which the path of a problem begins."""
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
 
 
 class ParsedSpec(Struct, frozen=True, dict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +11,7 @@ from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, is_model, misplaced_models
 from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, iter_scalars
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.validation.parsed_spec import parameter_in
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
@@ -110,7 +110,7 @@ def _words(text: str) -> list[str]:
 
 
 def _model(path: str, value: Any) -> Problem:
-    accepted = MODELS.get(re.split(r"[.\[]", path, maxsplit=1)[0], {})
+    accepted = MODELS.get(parameter_in(path), {})
     wanted = " or ".join([*accepted, "dict"])
     remedy = f"Give a list, whose items are {wanted}" if path in LISTS else f"Give a {wanted}"
     return Problem(path, f"is a {type(value).__name__}", remedy)

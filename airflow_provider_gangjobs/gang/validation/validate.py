@@ -7,7 +7,6 @@ function to `CHECKS`.
 from __future__ import annotations
 
 import difflib
-import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,7 @@ from airflow_provider_gangjobs.gang.validation import (
     structure_checks,
     supervisor_checks,
 )
-from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
+from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec, parameter_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,13 +82,10 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
     problems = list(structure_checks.check_structure(parsed))
     if not any(problem.path.startswith("manifest") for problem in problems):
         problems += job_checks.check_kind(parsed)
-    broken = {_PARAMETER.split(problem.path)[0] for problem in problems}
+    broken = {parameter_in(problem.path) for problem in problems}
     sound = ParsedSpec(_without(spec, broken)) if broken else parsed
     problems += _check_content(sound, report_missing_image=not broken & {"image", "manifest", "pod_overrides"})
     return tuple(dict.fromkeys(problems))
-
-
-_PARAMETER: Final = re.compile(r"[.\[]")
 
 
 def _without(spec: GangSpec, parameters: set[str]) -> GangSpec:
