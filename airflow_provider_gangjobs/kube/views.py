@@ -84,7 +84,6 @@ class Labels(_View, frozen=True):
     gang_uid: str | None = msgspec.field(name=keys.LABEL_JOB_UID, default=None)
     gang_role: str | None = msgspec.field(name=keys.LABEL_GANG_ROLE, default=None)
     controller_uid: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID, default=None)
-    controller_uid_before_1_27: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID_BEFORE_1_27, default=None)
     kueue_queue: str | None = msgspec.field(name=keys.LABEL_KUEUE_QUEUE, default=None)
 
 

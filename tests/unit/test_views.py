@@ -51,7 +51,6 @@ LABELS = {
     well_known.LABEL_TASK: "task",
     well_known.LABEL_DROPPED: "dropped",
     "batch.kubernetes.io/controller-uid": "controller_uid",
-    "controller-uid": "controller_uid_before_1_27",
 }
 ANNOTATIONS = {
     well_known.ANNOTATION_SUBMISSION_ID: "submission_id",

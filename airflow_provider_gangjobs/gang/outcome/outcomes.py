@@ -56,9 +56,8 @@ class OutcomeKind(StrEnum):
 
 DISRUPTIONS: Final = frozenset({OutcomeKind.PREEMPTED, OutcomeKind.EVICTED, OutcomeKind.LOST})
 
-REASONS_NODE_SHUTDOWN: Final = ("Terminated", "NodeShutdown", "Shutdown")
-"""Reasons of a pod that the kubelet ended or refused because its node shuts down. Kubelets before 1.22 used the last
-one."""
+REASONS_NODE_SHUTDOWN: Final = ("Terminated", "NodeShutdown")
+"""Reasons of a pod that the kubelet ended or refused because its node shuts down."""
 
 # Reason of the pod condition DisruptionTarget (KEP-3329) -> kind.
 _BY_DISRUPTION: Final = {

@@ -78,7 +78,7 @@ def owner_uid(pod: PodView) -> str | None:
     If the pods of a deleted Job are orphaned, the label stays and the owner reference is removed.
     """
     labels = pod.metadata.labels
-    by_label = labels.gang_uid or labels.controller_uid or labels.controller_uid_before_1_27
+    by_label = labels.gang_uid or labels.controller_uid
     if by_label:
         return by_label
     return next(

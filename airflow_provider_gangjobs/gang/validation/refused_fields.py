@@ -179,16 +179,15 @@ def similar_field(path: str, root: str = "") -> str | None:
     parent = _normalize(parents)
     if beside := _closest(leaf, FIELDS.get(parent, "").split()):
         return beside
-    others = sorted((kind for kind in FIELDS if kind != parent and kind.startswith(root.rstrip("."))), key=_depth)
+    others = sorted(
+        (kind for kind in FIELDS if kind != parent and kind.startswith(root.rstrip("."))),
+        key=lambda kind: kind.count("."),
+    )
     for closest in (_same, _closest):
         for kind in others:
             if name := closest(leaf, FIELDS[kind].split()):
                 return f"{kind}.{name}".replace("[]", "[0]").removeprefix(root).lstrip(".")
     return None
-
-
-def _depth(kind: str) -> int:
-    return kind.count(".")
 
 
 def _same(leaf: str, names: Sequence[str]) -> str | None:
