@@ -235,6 +235,7 @@ def _describe_role(seen: JobSetView, role: ReplicatedJob) -> str:
 
 
 PODS_SHOWN_MAX: Final = 3
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def jobs_of(uid: str, jobs: Iterable[JobView]) -> list[JobView]:
@@ -245,12 +246,10 @@ def jobs_of(uid: str, jobs: Iterable[JobView]) -> list[JobView]:
 def describe_failure(jobs: Sequence[JobView], pods: Iterable[PodView]) -> tuple[str, str]:
     """Return which Job of a JobSet failed first and how its pods ended, and what to do about it. Both are empty if none
     failed."""
-    failed = sorted((job for job in jobs if find_true_condition(job.status.conditions, "Failed")), key=_failed_at)
+    failed = [(found, job) for job in jobs if (found := find_true_condition(job.status.conditions, "Failed"))]
     if not failed:
         return "", ""
-    first = failed[0]
-    found = find_true_condition(first.status.conditions, "Failed")
-    assert found is not None, "the Job was selected by this condition"
+    found, first = min(failed, key=lambda item: item[0].last_transition_time or _NEVER)
     also = f" {len(failed) - 1} more failed after it." if len(failed) > 1 else ""
     why = ": ".join(filter(None, (found.reason, found.message)))
     outcomes = _failures(pod for pod in pods if pod.metadata.is_owned_by(first.metadata.uid))
@@ -269,8 +268,3 @@ def _failures(pods: Iterable[PodView]) -> list[Outcome]:
 
 def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _failed_at(job: JobView) -> datetime:
-    found = find_true_condition(job.status.conditions, "Failed")
-    return (found.last_transition_time if found else None) or datetime.max.replace(tzinfo=UTC)

@@ -20,13 +20,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import DIGEST_LENGTH
-from airflow_provider_gangjobs.gang.spec import PROGRESS_HELPER_FILE, SUPERVISOR_FILE
+from airflow_provider_gangjobs.gang.spec import PROGRESS_HELPER_FILE, SUPERVISOR_FILE, GangSpec
 from airflow_provider_gangjobs.kube.well_known import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -117,23 +116,6 @@ LOST_CONTACT_S: Final = 60
 """After this time without the supervisor of rank 0, a rank stops its program, so that two restarts never overlap."""
 STOP_GRACE_S: Final = 30
 """Default of Kubernetes for `terminationGracePeriodSeconds`."""
-SUPERVISOR_ENV: Final = frozenset(
-    {
-        "GANG_RESTARTS_MAX",
-        "GANG_NO_RESTART_ON_EXIT_CODES",
-        "GANG_PROGRESS_TIMEOUT_S",
-        "GANG_PROGRESS_PATH",
-        "GANG_SUPERVISOR_ADDRESS",
-        "GANG_SUPERVISOR_LISTEN",
-        "GANG_SUPERVISOR_PORT",
-        "GANG_SUPERVISOR_KEY_FILE",
-        "GANG_STOP_GRACE_S",
-        "GANG_LOST_CONTACT_S",
-        "GANG_RESTART",
-    }
-)
-"""Variables of the supervisor and the program. The supervisor sets the last one."""
-
 LISTEN: Final = {
     "name": "GANG_SUPERVISOR_LISTEN",
     "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
@@ -200,6 +182,10 @@ def _variables(spec: GangSpec, address: str, stop_grace_s: Any) -> Mapping[str, 
         "GANG_STOP_GRACE_S": str(stop_grace_s),
         "GANG_LOST_CONTACT_S": str(LOST_CONTACT_S),
     }
+
+
+SUPERVISOR_ENV: Final = frozenset({*_variables(GangSpec(), "", STOP_GRACE_S), LISTEN["name"], "GANG_RESTART"})
+"""Variables of the supervisor and the program. The supervisor sets the last one."""
 
 
 def _read(source: str) -> str:

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.kube.views import Condition
 
 
 REASON_DELETED: Final = "JobDeleted"
@@ -123,21 +122,16 @@ def judge(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None
 
 
 def _verdict_by_conditions(gang: StoredGang) -> Verdict | None:
-    for found, kind in ((gang.complete_condition, VerdictKind.SUCCEEDED), (gang.failed_condition, VerdictKind.FAILED)):
-        if found is not None and not _came_from_deletion(found, kind, gang):
-            at = (gang.status.completion_time if kind is VerdictKind.SUCCEEDED else None) or found.last_transition_time
-            limited_by = gang.time_limit or ""
-            return Verdict(kind, found.reason, found.message, at, gang.status.completed_indexes, limited_by=limited_by)
-    return None
-
-
-def _came_from_deletion(found: Condition, kind: VerdictKind, gang: StoredGang) -> bool:
-    """The Job failed after its deletion was requested. The Job controller counts pods that the deletion ends as
-    failed."""
-    requested = gang.deletion_requested_at
-    if requested is None or found.last_transition_time is None or kind is VerdictKind.SUCCEEDED:
-        return False
-    return found.last_transition_time > requested
+    if (found := gang.complete_condition) is not None:
+        kind, at = VerdictKind.SUCCEEDED, gang.status.completion_time or found.last_transition_time
+    elif (found := gang.failed_condition) is not None:
+        kind, at, requested = VerdictKind.FAILED, found.last_transition_time, gang.deletion_requested_at
+        if at is not None and requested is not None and at > requested:
+            return None  # the Job controller counts pods that the deletion ends as failed
+    else:
+        return None
+    indexes, limited_by = gang.status.completed_indexes, gang.time_limit or ""
+    return Verdict(kind, found.reason, found.message, at, indexes, limited_by=limited_by)
 
 
 def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:

@@ -199,6 +199,7 @@ _REFUSED_WITH_ROLES: Final = {
     "manifest": "describes one Job only",
     "min_workers": "does not say which roles may start with fewer ranks",
     "topology": "applies to each role separately",
+    "keep_suspended": "does not start their Jobs, which the submission starts in order",
 }
 """Parameters that a gang with roles cannot have, and why."""
 
@@ -263,12 +264,8 @@ def _refused_with_roles(spec: GangSpec) -> Iterator[Problem]:
         if getattr(spec, parameter) is not None:
             yield Problem(parameter, "is given together with roles", f"Give {parameter} in each role that needs it")
     for parameter, why in _REFUSED_WITH_ROLES.items():
-        if getattr(spec, parameter) is not None:
+        if getattr(spec, parameter) not in (None, False):
             yield Problem(parameter, f"is given together with roles, and {why}", f"Leave {parameter} out")
-    if spec.keep_suspended:
-        yield Problem(
-            "keep_suspended", "is given together with roles, whose Jobs the submission starts in order", "Remove it"
-        )
 
 
 def _scheduler_of_roles(spec: GangSpec) -> Iterator[Problem]:
