@@ -355,8 +355,7 @@ def gang_template(
     for kind in ("initContainers", "containers"):
         if containers := pod.get(kind):
             pod[kind] = [
-                _with_gang_env(_with_task_env(container, attempt.claim.env), env, with_files=spec.mounts_files)
-                for container in containers
+                _with_env(container, env, attempt.claim.env, with_files=spec.mounts_files) for container in containers
             ]
     pod.setdefault("restartPolicy", "Never")
     if spec.checkpoints is not None:
@@ -453,27 +452,23 @@ def _merge_by_key(key: str, items: Sequence[Object], given: Sequence[Object]) ->
     return [item for item in items if item.get(key) not in named] + list(given)
 
 
-def _with_task_env(container: Object, env: Mapping[str, str]) -> Object:
-    """Return the container with the variables of the task that the user has not set."""
-    given = container.get("env") or []
-    added = env_list({name: value for name, value in env.items() if name not in {item["name"] for item in given}})
-    return {**container, "env": [*added, *given]} if added else container
-
-
 def task_env_of(template: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of the task that created the gang, from the pod template of its Job."""
     env = template["spec"]["containers"][0].get("env") or ()
     return {item["name"]: str(item.get("value", "")) for item in env if item["name"] in keys.TASK_ENV}
 
 
-def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) -> Object:
-    """Return the container with the gang's variables first, so that others can refer to them as $(RANK)."""
-    path = container.get("terminationMessagePath", keys.RESULT_PATH)
+def _with_env(container: Object, env: list[Object], task_env: Mapping[str, str], *, with_files: bool) -> Object:
+    """Return the container with the gang's variables first, so that others can refer to them as $(RANK), and with the
+    variables of the task that the user has not set."""
+    path, given = container.get("terminationMessagePath", keys.RESULT_PATH), container.get("env") or []
     gang_env = [{**item, "value": path} if item["name"] == keys.ENV_RESULT_PATH else item for item in env]
+    names = {item["name"] for item in given}
+    added = env_list({name: value for name, value in task_env.items() if name not in names})
     result = {
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **container,
-        "env": gang_env + container.get("env", []),
+        "env": [*gang_env, *added, *given],
     }
     if with_files:
         result["volumeMounts"] = [*container.get("volumeMounts", []), files_mount()]
