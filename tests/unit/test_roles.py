@@ -304,6 +304,15 @@ def test_gangs_are_read_from_the_jobs_of_a_namespace():
 # -- what other releases wrote --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("roles", ["", "[]", "leader", '{"leader": 1}'])
+def test_roles_that_cannot_be_read_leave_the_state_of_their_jobs_unknown(roles):
+    broken = job("leader", "complete")
+    broken["metadata"]["annotations"]["gangjobs.airflow/roles"] = roles
+    (gang,) = read_gangs([broken, job("worker", "runs")])
+    assert gang.lacks_jobs
+    assert not gang.is_ended
+
+
 def test_ledgers_and_events_without_roles_are_read_as_those_of_a_gang_of_one_job():
     outcome = decode("u", '{"uid":"u","pod":"p","outcome":"failed","rank":3,"exit_code":1}')
     assert (outcome.role, outcome.role_rank, outcome.name) == ("", None, "rank 3")

@@ -52,16 +52,16 @@ REASON_JOB_MISSING: Final = "JobOfRoleDeleted"
 def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> StoredGang:
     """Read a gang from its main Job and from further Jobs. Jobs of other gangs are ignored.
 
-    Without roles, this is the same as `read_job`.
+    Without roles, this is the same as `read_job`, and also if the roles cannot be read: their Jobs are unknown then.
 
     :param others: All Jobs with the gang's label at one moment, with the main Job or without it.
     """
-    seen = read_job(main_job).view
-    if seen.metadata.annotations.roles is None:
-        return StoredGang(seen)
-    uid = seen.metadata.uid
+    gang = read_job(main_job)
+    if not gang.roles:
+        return gang
+    seen, uid = gang.view, gang.ref.uid
     jobs = filter(is_role_job, (read_job(job).view for job in others))
-    if StoredGang(seen).has_job_set:
+    if gang.has_job_set:
         return _combine_job_set(seen, [job for job in jobs if job.metadata.labels.gang_uid == uid])
     return combine(seen, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
 
