@@ -138,51 +138,34 @@ _NOT_READY_REMEDY: Final = (
     "Or raise assemble_timeout."
 )
 """Of a gang that waits in its queue again when its time to assemble is used up."""
+_FIT_REQUEUING: Final = (
+    "Ask for fewer workers or less of each resource, or ask the administrator of Kueue to raise timeout or "
+    "requeuingStrategy.backoffLimitCount of waitForPodsReady."
+)
+_RAISE_EXECUTION_TIME: Final = (
+    "Raise the label kueue.x-k8s.io/max-exec-time-seconds of the gang, or let its ranks do less work."
+)
+_ASK_ABOUT_CHECK: Final = "Ask the administrator of the queue why an AdmissionCheck has rejected the gang."
+_ASK_ABOUT_QUEUE: Final = "Ask the administrator of the queue why Kueue does not let the gang run any more."
 _HALTS: Final = (
-    (
-        f"{REASON_GIVEN_UP} RequeuingLimitExceeded",
-        Category.QUEUE_DEACTIVATED,
-        (
-            "Ask for fewer workers or less of each resource, or ask the administrator of Kueue to raise timeout or "
-            "requeuingStrategy.backoffLimitCount of waitForPodsReady."
-        ),
-    ),
-    (
-        f"{REASON_GIVEN_UP} MaximumExecutionTimeExceeded",
-        Category.DEADLINE_EXCEEDED,
-        "Raise the label kueue.x-k8s.io/max-exec-time-seconds of the gang, or let its ranks do less work.",
-    ),
-    (
-        f"{REASON_GIVEN_UP} AdmissionCheck",
-        Category.ADMISSION_CHECK,
-        "Ask the administrator of the queue why an AdmissionCheck has rejected the gang.",
-    ),
-    (
-        REASON_GIVEN_UP,
-        Category.QUEUE_DEACTIVATED,
-        "Ask the administrator of the queue why Kueue does not let the gang run any more.",
-    ),
+    (f"{REASON_GIVEN_UP} RequeuingLimitExceeded", Category.QUEUE_DEACTIVATED, _FIT_REQUEUING),
+    (f"{REASON_GIVEN_UP} MaximumExecutionTimeExceeded", Category.DEADLINE_EXCEEDED, _RAISE_EXECUTION_TIME),
+    (f"{REASON_GIVEN_UP} AdmissionCheck", Category.ADMISSION_CHECK, _ASK_ABOUT_CHECK),
+    (REASON_GIVEN_UP, Category.QUEUE_DEACTIVATED, _ASK_ABOUT_QUEUE),
     (CLEANUP_HALT_REASON.partition(":")[0], Category.SUBMISSION_INCOMPLETE, ""),
     ("", Category.HALTED, ""),
 )
 """Rows of the reason of a halt with a word of its message, a category, and what to do."""
 
 
+_FIND_DELETION: Final = "Find out who deleted the Job{}: a user, a TTL, or a clean-up of the namespace."
+_RAISE_DEADLINE: Final = "Raise activeDeadlineSeconds, which also counts the time until all ranks run."
 _VERDICTS: Final = {
-    REASON_DELETED: (
-        Category.JOB_DELETED,
-        "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.",
-    ),
-    REASON_JOB_MISSING: (
-        Category.JOB_DELETED,
-        "Find out who deleted the Job of the role: a user, a TTL, or a clean-up of the namespace.",
-    ),
+    REASON_DELETED: (Category.JOB_DELETED, _FIND_DELETION.format("")),
+    REASON_JOB_MISSING: (Category.JOB_DELETED, _FIND_DELETION.format(" of the role")),
     REASON_DELETED_ON_PURPOSE: (Category.JOB_DELETED, "Clear the task to run the gang again."),
     REASON_REPLACED: (Category.JOB_DELETED, "Find out who creates Jobs of this name."),
-    REASON_JOB_DEADLINE: (
-        Category.DEADLINE_EXCEEDED,
-        "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
-    ),
+    REASON_JOB_DEADLINE: (Category.DEADLINE_EXCEEDED, _RAISE_DEADLINE),
     "BackoffLimitExceeded": (Category.UNKNOWN, "Look at the events of the Job: its pods left no outcome."),
 }
 """By the reason of a verdict: the category, and what to do."""
