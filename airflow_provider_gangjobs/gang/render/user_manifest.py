@@ -67,7 +67,7 @@ def parse_manifest(manifest: object) -> UserManifest:
     if manifest is None:
         return UserManifest()
     if isinstance(manifest, Mapping):
-        return UserManifest(_without_nulls(manifest))
+        return UserManifest(copy_without_nulls(manifest))
     if not isinstance(manifest, str):
         return _unreadable(
             f"is {type(manifest).__name__}", "Give a dict, a V1Job, YAML text, or the name of a .yaml file"
@@ -86,14 +86,10 @@ def parse_manifest(manifest: object) -> UserManifest:
 def copy_without_nulls(value: Any) -> Any:
     """Return a copy of dicts and lists, without nulls in dicts."""
     if isinstance(value, Mapping):
-        return _without_nulls(value)
+        return {key: copy_without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
         return [copy_without_nulls(item) for item in value]
     return value
-
-
-def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: copy_without_nulls(item) for key, item in value.items() if item is not None}
 
 
 def _unreadable(problem: str, remedy: str) -> UserManifest:
@@ -111,7 +107,7 @@ def _read_text(text: str) -> UserManifest:
         data = loader.construct_document(node)
     finally:
         loader.dispose()
-    return UserManifest(_without_nulls(data), visitor.scalars, tuple(visitor.problems))
+    return UserManifest(copy_without_nulls(data), visitor.scalars, tuple(visitor.problems))
 
 
 class _ManifestVisitor:
@@ -144,16 +140,13 @@ class _ManifestVisitor:
             if not isinstance(key, yaml.ScalarNode):
                 raise ValueError(f"line {line}: a key must be text")
             if key.tag not in {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}:
-                self.problems.append(_key_is_not_text(path, key.value, line))
+                what = f"line {line}: YAML does not read the key {key.value} as text"
+                self.problems.append(Problem(f"{path}.{key.value}", what, f'Quote it: "{key.value}"'))
             if key.value in seen:
                 self.problems.append(
                     Problem(f"{path}.{key.value}", f"line {line} has this key a second time", "Keep one of the two")
                 )
             seen.add(key.value)
-
-
-def _key_is_not_text(path: str, key: str, line: int) -> Problem:
-    return Problem(f"{path}.{key}", f"line {line}: YAML does not read the key {key} as text", f'Quote it: "{key}"')
 
 
 def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:

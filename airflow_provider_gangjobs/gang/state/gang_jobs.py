@@ -214,12 +214,10 @@ def _status(
     statuses = [job.status for _, job in found]
     starts = [status.start_time for status in statuses]
     ends = [status.completion_time for status in statuses]
+    counters = ("active", "ready", "succeeded", "failed", "terminating")
+    sums: dict[str, Any] = {name: sum(getattr(status, name) for status in statuses) for name in counters}
     return JobStatus(
-        active=sum(status.active for status in statuses),
-        ready=sum(status.ready for status in statuses),
-        succeeded=sum(status.succeeded for status in statuses),
-        failed=sum(status.failed for status in statuses),
-        terminating=sum(status.terminating for status in statuses),
+        **sums,
         completed_indexes=",".join(filter(None, (_shifted(role, job) for role, job in found))),
         start_time=None if missing or None in starts else max(filter(None, starts), default=None),
         completion_time=None if missing or None in ends else max(filter(None, ends), default=None),
