@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.gang.schedulers.external import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
@@ -344,11 +344,11 @@ class GangObserver:
     async def observe(
         self, pods: PodIndex, job: StoredGang | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
     ) -> Observation:
-        """Return the observation of indexed pods; see `observe_indexed`."""
+        """Return the observation of indexed pods; see `gang.state.observation.observe`."""
         has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= self.limits.reindexed_max
         if len(pods) < IN_THREAD_MIN or has_few_errors:
-            return observe_indexed(job, pods, podgroup, self._ref, evidence)
-        return await asyncio.to_thread(observe_indexed, job, pods, podgroup, self._ref, evidence)
+            return observe(job, pods, podgroup, self._ref, evidence)
+        return await asyncio.to_thread(observe, job, pods, podgroup, self._ref, evidence)
 
 
 async def observe_listed(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.state.observation import observe, observe_indexed
+from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from tests.examples import examples
 from tests.unit.builders import REF, PodBuilder, job, pod
@@ -67,7 +67,7 @@ def test_index_of_single_changes_equals_index_of_all_pods(changes, ranks, seen_j
             index.update([pods[name]])
         # The index is also read between the changes, because a cached count must not become wrong.
         at = JOBS[seen_job].read()
-        assert observe_indexed(at, index, None, REF) == observe(at, pods.values(), None, REF)
+        assert observe(at, index, None, REF) == observe(at, pods.values(), None, REF)
 
 
 def test_rank_counts_as_long_as_one_of_its_pods_is_there():

@@ -95,7 +95,7 @@ class Observation:
 
 def observe(
     gang: StoredGang | None,
-    pods: Iterable[PodView],
+    pods: PodIndex | Iterable[PodView],
     podgroup: PodGroupView | None,
     ref: GangRef,
     evidence: Evidence = NO_EVIDENCE,
@@ -104,17 +104,7 @@ def observe(
 
     :param gang: The Job; `None` only if the API server has no Job with this name.
     """
-    return observe_indexed(gang, PodIndex(ref, pods), podgroup, ref, evidence)
-
-
-def observe_indexed(
-    gang: StoredGang | None,
-    pods: PodIndex,
-    podgroup: PodGroupView | None,
-    ref: GangRef,
-    evidence: Evidence = NO_EVIDENCE,
-) -> Observation:
-    """Observe a gang whose pods are already indexed. See `observe`."""
+    pods = pods if isinstance(pods, PodIndex) else PodIndex(ref, pods)
     own_job = gang if gang is not None and gang.ref.uid == ref.uid else None
     counts = pods.counts(own_job)
     ran_after_start = evidence.ran_after_start
