@@ -289,8 +289,8 @@ class Rank(Struct, frozen=True):
 class GangDemand(Struct, frozen=True):
     """What a gang needs: its equal ranks with their number."""
 
-    namespace: str
-    name: str
+    gang: str
+    """The namespace and the name of the gang; empty for any gang that uses no node."""
     ranks: tuple[tuple[Rank, int], ...]
     at_once: int
     """How many ranks must be placed together; 1 for a gang without gang scheduling."""
@@ -309,12 +309,7 @@ class GangDemand(Struct, frozen=True):
         if len(counted) == 1:
             counted = Counter(dict.fromkeys(counted, ranks))
         known = counted.total() == ranks
-        return cls(namespace, name, tuple(counted.items()), min(at_once, ranks)) if known else None
-
-    @property
-    def gang(self) -> str:
-        """The namespace and the name of the gang."""
-        return f"{self.namespace}/{self.name}"
+        return cls(f"{namespace}/{name}", tuple(counted.items()), min(at_once, ranks)) if known else None
 
     @property
     def size(self) -> int:
@@ -386,7 +381,7 @@ class _Node:
 
     def free_for(self, demand: GangDemand) -> Amounts:
         """Return what is free, of the resources that a gang requests. What the gang itself uses counts as free."""
-        own = [amounts for holder, amounts in self.used.items() if holder.gang == demand.gang] if demand.name else ()
+        own = [amounts for holder, amounts in self.used.items() if holder.gang == demand.gang] if demand.gang else ()
         return {
             name: max(self.free.get(name, 0) + sum(amounts.get(name, 0) for amounts in own), 0)
             for name in demand.resources
@@ -441,7 +436,7 @@ class ClusterUse:
         Gangs that use no node and need the same have the same answer, which is computed once.
         """
         if demand.gang not in self._gangs:
-            demand = replace(demand, namespace="", name="")
+            demand = replace(demand, gang="")
         if demand not in self._measured:
             self._measured[demand] = self._measure(demand, list(self._nodes.values()))
         return self._measured[demand]
