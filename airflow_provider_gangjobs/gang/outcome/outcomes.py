@@ -394,7 +394,6 @@ _ORDER: Final = {
     OutcomeKind.FAILED: 1,
     OutcomeKind.DELETED: 2,
 }
-_CausalOrder = tuple[bool, bool, float, int, float, int]
 
 
 def root_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
@@ -438,11 +437,14 @@ def _created(outcome: Outcome) -> str:
     return outcome.created.isoformat() if outcome.created else ""
 
 
-def _causal_order(outcome: Outcome) -> _CausalOrder:
+def _causal_order(outcome: Outcome) -> tuple[bool, bool, float, int, float, int]:
     second, fraction = divmod(outcome.caused.timestamp(), 1) if outcome.caused else (0.0, 0.0)
-    rank = -1 if outcome.rank is None else outcome.rank
     order = 0 if outcome.reason == REASON_EVICTED else _ORDER.get(outcome.outcome, _ORDER[OutcomeKind.DELETED])
-    return not _was_lost_with_node(outcome), outcome.caused is None, second, order, fraction, rank
+    return not _was_lost_with_node(outcome), outcome.caused is None, second, order, fraction, _rank(outcome)
+
+
+def _rank(outcome: Outcome) -> int:
+    return -1 if outcome.rank is None else outcome.rank
 
 
 def failures_first(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
@@ -452,14 +454,11 @@ def failures_first(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
     """
     found = list(outcomes)
     last = {outcome.uid for outcome in _last_pods(found)}
-    return sorted(found, key=lambda outcome: _failure_order(outcome, replaced=outcome.uid not in last))[:limit]
-
-
-def _failure_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, _CausalOrder, int]:
-    if outcome.outcome in _ORDER:
-        return 0, replaced, _causal_order(outcome), 0
-    rank = -1 if outcome.rank is None else outcome.rank
-    return 1 + (outcome.outcome is OutcomeKind.SUCCEEDED), replaced, (False, False, 0.0, 0, 0.0, 0), rank
+    failures = [outcome for outcome in found if outcome.outcome in _ORDER]
+    others = [outcome for outcome in found if outcome.outcome not in _ORDER]
+    failures.sort(key=lambda one: (one.uid not in last, _causal_order(one)))
+    others.sort(key=lambda one: (one.outcome is OutcomeKind.SUCCEEDED, one.uid not in last, _rank(one)))
+    return [*failures, *others][:limit]
 
 
 def result_outcomes(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
