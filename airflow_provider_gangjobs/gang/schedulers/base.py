@@ -147,14 +147,6 @@ class SeparateScheduler(GangScheduler):
         """Return what a gang waits for while its pods have no condition, if this is known."""
         return ""
 
-    def names_cause(self, message: str) -> bool:
-        """Return whether a message about one pod names the cause for which the gang waits."""
-        return not any(text in message for text in (*self.refusals, *self.no_causes))
-
-    def says_refused(self, message: str) -> bool:
-        """Return whether a message about one pod says that the gang could not be placed, but not why."""
-        return any(text in message for text in self.refusals)
-
     def group_reason(self, group: PodGroupView) -> str:
         """Return why the group waits, if its object says this."""
         return ""

@@ -319,9 +319,10 @@ def separate_scheduler_of(decision: str | None) -> SeparateScheduler | None:
 
 def names_cause(message: str) -> bool:
     """Return whether a scheduler's message about one pod names the cause for which its gang waits."""
-    return all(scheduler.names_cause(message) for scheduler in SEPARATE_SCHEDULERS)
+    no_causes = (text for scheduler in SEPARATE_SCHEDULERS for text in scheduler.no_causes)
+    return not says_refused(message) and not any(text in message for text in no_causes)
 
 
 def says_refused(message: str) -> bool:
     """Return whether a scheduler's message about one pod says that its gang could not be placed, but not why."""
-    return any(scheduler.says_refused(message) for scheduler in SEPARATE_SCHEDULERS)
+    return any(text in message for scheduler in SEPARATE_SCHEDULERS for text in scheduler.refusals)
