@@ -24,7 +24,6 @@ RESTARTS_KEPT: Final = 20
 """How many restarts are kept, the last ones."""
 METRICS_MAX: Final = 8
 NAME_CHARACTERS_MAX: Final = 64
-_START: Final = len(b"gangjobs-supervisor ")
 
 Number = int | float
 
@@ -199,7 +198,7 @@ def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
     if at < 0 or len(line) - at > LINE_BYTES_MAX:
         return None
     try:
-        found = msgspec.json.decode(line[at + _START :], type=SupervisorLine)
+        found = msgspec.json.decode(line[at + len(LINE_START) - 1 :], type=SupervisorLine)
     except (msgspec.DecodeError, ValueError):
         return None
     message = cut_end(to_one_line(found.message), MESSAGE_CHARACTERS_MAX)
@@ -267,8 +266,7 @@ def describe_restarts(report: SupervisorReport, limit: int) -> str:
     """Return what was done before a gang failed for good, as a sentence; empty if nothing is known of restarts."""
     if not report.total:
         return ""
-    last = next((one for one in reversed(report.restarts)), None)
-    why = "" if last is None else f", the last time because {last.cause}"
+    why = f", the last time because {report.restarts[-1].cause}" if report.restarts else ""
     return f"The programs were restarted in their pods {pluralize(report.total, 'time')} of {limit}{why}."
 
 
