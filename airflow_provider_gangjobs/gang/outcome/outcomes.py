@@ -478,7 +478,12 @@ def _result_of(succeeded: Sequence[Outcome]) -> Outcome:
     counted = [outcome for outcome in succeeded if outcome.is_counted]
     if not counted:
         return max(succeeded, key=lambda outcome: (_created(outcome), outcome.uid))
-    return min(counted, key=lambda o: (o.finished is None, o.finished, o.uid))
+    return min(counted, key=end_order)
+
+
+def end_order(outcome: Outcome) -> tuple[bool, datetime | None, str]:
+    """Return the place of an outcome in the order in which pods ended. An unknown end comes last."""
+    return outcome.finished is None, outcome.finished, outcome.uid
 
 
 def format_table(outcomes: Iterable[Outcome]) -> str:

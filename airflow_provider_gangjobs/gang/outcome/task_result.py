@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, result_outcomes
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, end_order, result_outcomes
 from airflow_provider_gangjobs.gang.outcome.result_addresses import with_mark
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
 from airflow_provider_gangjobs.kube.views import parse_indexes
@@ -132,7 +132,8 @@ def task_result(
 
 def partial_results(outcomes: Sequence[Outcome], folders: Sequence[str] = ()) -> dict[int, Any]:
     """Return the result of each rank that succeeded and wrote one, of a gang that failed as a whole."""
-    found = {outcome.rank: outcome.result for outcome in sorted(_succeeded(outcomes), key=_end)}
+    succeeded = [outcome for outcome in outcomes if outcome.outcome is OutcomeKind.SUCCEEDED]
+    found = {outcome.rank: outcome.result for outcome in sorted(succeeded, key=end_order)}
     ranks = sorted(rank for rank in found if rank is not None and found[rank] is not None)
     return {rank: with_mark(found[rank], folders) for rank in ranks}
 
@@ -141,19 +142,11 @@ def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int
     if completed.ranks is not None:
         return result_outcomes(outcomes, completed.ranks)
     # Pods of a Job without indexes get ranks in the order in which they ended.
-    return dict(enumerate(sorted(_counted(outcomes), key=_end)))
-
-
-def _succeeded(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.outcome is OutcomeKind.SUCCEEDED]
+    return dict(enumerate(sorted(_counted(outcomes), key=end_order)))
 
 
 def _counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome.is_counted]
-
-
-def _end(outcome: Outcome) -> tuple[bool, str, str]:
-    return outcome.finished is None, outcome.finished.isoformat() if outcome.finished else "", outcome.uid
 
 
 def _value(rank: int, outcome: Outcome | None, ref: GangRef) -> Any:
