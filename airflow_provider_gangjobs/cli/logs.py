@@ -118,15 +118,15 @@ async def _print_all(client: Client, sources: Sequence[LogSource]) -> bool:
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.http.transport import LogQuery
     from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
-    from airflow_provider_gangjobs.tracking.logs.whole_logs import LogShortened, read_log_chunks
+    from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
 
     is_whole = True
     for source in sources:
         chunks = read_log_chunks(client, source, LogQuery())
         try:
             await _print(chunks, source, is_alone=len(sources) == 1)
-        except (ClusterError, LogShortened) as error:
-            why = explain_problem(error, source.removal) if isinstance(error, ClusterError) else str(error)
+        except ClusterError as error:
+            why = explain_problem(error, source.removal)
             print(f"gangjobs: no log of {source.label}: {why}", file=sys.stderr)
             is_whole = False
     return is_whole
@@ -190,7 +190,7 @@ class _Follower:
             print(f"gangjobs: the log of {source.label} {OTHER_FILE}", file=sys.stderr)
 
         is_alone = len(self._options.rank or ()) == 1 and not self._options.container
-        opened = read_log_chunks(self._gangs.client, source, LogQuery(), on_other_file=say_other_file)
+        opened = read_log_chunks(self._gangs.client, source, LogQuery(follow=True), on_other_file=say_other_file)
         async with aclosing(opened) as chunks:
             try:
                 await _print(chunks, source, is_alone=is_alone)

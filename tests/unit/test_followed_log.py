@@ -56,7 +56,7 @@ async def read(node: Node) -> tuple[bytes, int]:
     others: list[None] = []
     clock = Clock(monotonic=asyncio.get_running_loop().time)
     async with node.server as server, Client(server.config, clock=clock) as client:
-        chunks = read_log_chunks(client, SOURCE, LogQuery(), on_other_file=lambda: others.append(None))
+        chunks = read_log_chunks(client, SOURCE, LogQuery(follow=True), on_other_file=lambda: others.append(None))
         return b"".join([chunk async for chunk in chunks]), len(others)
 
 

@@ -300,12 +300,12 @@ class LogStreaming:
         from airflow_provider_gangjobs.cluster.informer import informers
         from airflow_provider_gangjobs.gang.outcome.restarts import parse_line
         from airflow_provider_gangjobs.tracking.logs.gang_streams import LAST_LINES_READ
-        from airflow_provider_gangjobs.tracking.logs.whole_logs import LogShortened, read_last_parts
+        from airflow_provider_gangjobs.tracking.logs.whole_logs import read_last_parts
 
         source = lines.source_of(0)
         if source is None:
             return
-        with suppress(ClusterError, LogShortened, TimeoutError):
+        with suppress(ClusterError, TimeoutError):
             async with asyncio.timeout(within_s), informers().client(self.config) as client:
                 for part in await read_last_parts(client, source, lines_max=LAST_LINES_READ):
                     if (found := parse_line(part.text)) is not None:

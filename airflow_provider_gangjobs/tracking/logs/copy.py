@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -35,13 +36,10 @@ from airflow_provider_gangjobs.tracking.logs.last_lines import (
     without_pod,
 )
 from airflow_provider_gangjobs.tracking.logs.whole_logs import (
-    LOG_SHORTENED,
     LineWriter,
-    LogShortened,
     format_note,
     limit_notes,
     read_log_chunks,
-    read_rest,
     text_of,
 )
 
@@ -216,12 +214,9 @@ class LogCopier:
                 )
             earlier = read_log_chunks(self._client, source, LogQuery(previous=True))
             _, written = await self._copy_run(source, lines, earlier, bytes_max // 4)
-        if position is None:
-            lines.note(what)
-            chunks = read_log_chunks(self._client, source, LogQuery())
-        else:
-            lines.note(f"{what}, after what was streamed")
-            chunks = read_rest(self._client, source, position, lambda: lines.note(OTHER_FILE))
+        lines.note(what if position is None else f"{what}, after what was streamed")
+        on_other_file = None if position is None else partial(lines.note, OTHER_FILE)
+        chunks = read_log_chunks(self._client, source, LogQuery(), position=position, on_other_file=on_other_file)
         log, more = await self._copy_run(source, lines, chunks, bytes_max - written)
         return log, written + more
 
@@ -239,8 +234,6 @@ class LogCopier:
                     log.feed(chunk)
             except ClusterError as error:
                 problem = explain_problem(error, source.removal)
-            except LogShortened:
-                problem = LOG_SHORTENED
         log.end()
         is_streamed = bool(self._known.positions.get(source.key))
         if not problem:

@@ -29,12 +29,7 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     StreamLimits,
 )
 from airflow_provider_gangjobs.tracking.logs.rank_stream import LineOutput, LogStream
-from airflow_provider_gangjobs.tracking.logs.whole_logs import (
-    LineWriter,
-    LogShortened,
-    format_note,
-    read_last_parts,
-)
+from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, format_note, read_last_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -309,7 +304,7 @@ class GangStreams:
         try:
             async with asyncio.timeout(LAST_LINES_WITHIN_S), self._requests:
                 parts = await read_last_parts(self._client, source, lines_max=LAST_LINES_READ)
-        except (ClusterError, LogShortened, TimeoutError) as error:
+        except (ClusterError, TimeoutError) as error:
             writer.note(f"no last lines before restart {line.number}: {str(error) or 'the log was not read in time'}")
             return
         last = [part for part in parts if part.time_ns and part.time_ns <= until_ns][-LAST_LINES:]

@@ -11,13 +11,7 @@ from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.gang.outcome.restarts import ReadableChunks
 from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, sources_of, without_pod
-from airflow_provider_gangjobs.tracking.logs.whole_logs import (
-    LOG_SHORTENED,
-    LogShortened,
-    format_note,
-    limit_notes,
-    read_log_chunks,
-)
+from airflow_provider_gangjobs.tracking.logs.whole_logs import format_note, limit_notes, read_log_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,8 +114,6 @@ async def _write_run(client: Client, source: LogSource, file: BinaryIO, query: L
                     buffer.clear()
         except ClusterError as error:
             problem = explain_problem(error, source.removal)
-        except LogShortened:
-            problem = LOG_SHORTENED
     if held := readable.end():
         buffer += held
         is_in_line = True

@@ -132,12 +132,11 @@ BACKOFF_BASE_S: Final = 0.5
 BACKOFF_CAP_S: Final = 10.0
 
 
-LOG_SHORTENED: Final = "the kubelet has rotated the log while it was read"
-"""What `LogShortened` means, for people."""
-
-
-class LogShortened(Exception):  # noqa: N818 - a state of the log
+class LogShortened(ClusterError):  # noqa: N818 - a state of the log
     """The log is shorter than it was, because the kubelet has rotated its file."""
+
+    def __init__(self) -> None:
+        super().__init__("the kubelet has rotated the log while it was read")
 
 
 FOLLOW_IDLE_TIMEOUT_S: Final = 300.0
@@ -145,24 +144,32 @@ FOLLOW_IDLE_TIMEOUT_S: Final = 300.0
 
 
 async def read_log_chunks(
-    client: Client, source: LogSource, query: LogQuery, *, on_other_file: Callable[[], None] | None = None
+    client: Client,
+    source: LogSource,
+    query: LogQuery,
+    *,
+    position: LogPosition | None = None,
+    on_other_file: Callable[[], None] | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a log. After a broken connection the log is requested again, and what was read is skipped.
 
     The log of a container that has ended does not change, and that of a container that runs may only grow until the
     kubelet rotates it. A log that is followed outlives many connections, so it is requested again until it ends.
 
-    :param on_other_file: Follow the log, in whole lines, and call this each time when it does not continue where the
-        connection broke, because the container was restarted or the kubelet has rotated the log: lines may be missing.
+    :param position: Where an earlier reader has stopped. It needs `on_other_file`.
+    :param on_other_file: Read the log by lines, and call this each time when it does not continue at the last line that
+        was read, because the container was restarted or the kubelet has rotated the log: lines may be missing.
 
     Raises:
         ClusterError: the log cannot be read.
-        LogShortened: the log became shorter while it was read. This is not raised for a log that is followed.
+        LogShortened: the log became shorter while it was read. This is not raised for a log that is read by lines.
     """
-    query = replace(query, container=source.container, follow=on_other_file is not None)
+    query = replace(query, container=source.container)
     backoff = Backoff(client.clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
-    resumed: _ByBytes | _ByLines = _ByBytes(query) if on_other_file is None else _ByLines(query, on_other_file)
-    idle_timeout_s = LOG_IDLE_TIMEOUT_S if on_other_file is None else FOLLOW_IDLE_TIMEOUT_S
+    resumed: _ByBytes | _ByLines = (
+        _ByBytes(query) if on_other_file is None else _ByLines(query, on_other_file, position)
+    )
+    idle_timeout_s = FOLLOW_IDLE_TIMEOUT_S if query.follow else LOG_IDLE_TIMEOUT_S
     failures = 0
     while True:
         request = resumed.begin()
@@ -176,7 +183,7 @@ async def read_log_chunks(
         except ClusterError as error:
             failures += 1
             may_succeed = error.transient or (isinstance(error, NotFound) and await pod_exists(client, source))
-            if not may_succeed or (failures >= FAILURES_MAX and on_other_file is None):
+            if not may_succeed or (failures >= FAILURES_MAX and not query.follow):
                 raise
             await client.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
         else:
@@ -211,7 +218,7 @@ class _ByBytes:
 class _ByLines:
     """Skips the lines that were read before, which the times of the lines show."""
 
-    def __init__(self, query: LogQuery, on_other_file: Callable[[], None], position: LogPosition | None = None) -> None:
+    def __init__(self, query: LogQuery, on_other_file: Callable[[], None], position: LogPosition | None) -> None:
         self._query = replace(query, timestamps=True)
         self._on_other_file = on_other_file
         self._cursor = LogCursor(position)
@@ -243,8 +250,7 @@ async def read_last_parts(client: Client, source: LogSource, *, lines_max: int) 
     """Return the last lines of a log, with their times, but at most `LAST_BYTES_MAX` bytes of them.
 
     Raises:
-        ClusterError: the log cannot be read.
-        LogShortened: the log became shorter while it was read.
+        ClusterError: the log cannot be read, or became shorter while it was read.
     """
     parser, parts, size = LogParser(timestamps=True), list[LogPart](), 0
     chunks = read_log_chunks(client, source, LogQuery(timestamps=True, tail_lines=lines_max))
@@ -269,21 +275,3 @@ async def pod_exists(client: Client, source: LogSource) -> bool:
     except ClusterError:
         return True
     return True
-
-
-async def read_rest(
-    client: Client, source: LogSource, position: LogPosition, on_other_file: Callable[[], None]
-) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of a log after a position.
-
-    :param on_other_file: Called if the log is not the one of the position. Then all of it since that time follows.
-
-    Raises:
-        ClusterError, LogShortened: as for `read_log_chunks`.
-    """
-    rest = _ByLines(LogQuery(), on_other_file, position)
-    chunks = read_log_chunks(client, source, rest.begin())
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            yield rest.feed(chunk)
-    yield rest.end()
