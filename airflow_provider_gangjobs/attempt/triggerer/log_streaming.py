@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import conf
 from airflow_provider_gangjobs.airflow_api.task_log import mask
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.gang.state.pods import has_started, rank_of
+from airflow_provider_gangjobs.gang.state.pods import rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,12 +198,10 @@ class LogStreaming:
         """How often programs may be restarted in place; `None` if the gang has no supervisors."""
         self._stored_positions = ""
         """What the Job says of the positions that other processes have reached."""
-        self._started: dict[str, PodView] = {}
-        """The pods of streamed ranks that have started, by uid, until the streams know them."""
-        self._deleted: dict[str, PodView] = {}
-        """The pods that are being deleted, and whose logs are wanted, by uid."""
+        self._pods: dict[str, PodView] = {}
+        """The pods whose logs may be wanted, by uid, until the streams know them."""
         self._holds: dict[str, asyncio.Task[None]] = {}
-        """The waits for the logs of these pods, also those that are over."""
+        """The waits for the logs of pods that are being deleted, also those that are over."""
         self._saves = False
         self._has_streams: asyncio.Event | None = None
         self._streams: GangStreams | None = None
@@ -243,29 +241,28 @@ class LogStreaming:
 
     def observe(self, pods: Sequence[PodView]) -> None:
         """Note where the streamed ranks run. Read the logs of wanted pods that are being deleted."""
-        ranks, policy = self._args.stream_ranks, Logs(self._args.kept_logs)
         if self.supervisor_lines is not None:
             self.supervisor_lines.observe(pods)
-        started = [pod for pod in pods if rank_of(pod) in ranks and has_started(pod)] if ranks else []
+        deleted = [pod for pod in pods if self._must_be_read_now(pod)]
+        streamed = [pod for pod in pods if rank_of(pod) in self._args.stream_ranks]
         if self._streams is not None:
-            self._streams.observe(started)
+            self._streams.observe([*streamed, *deleted])
         else:
-            self._started |= {pod.metadata.uid: pod for pod in started}
-        if all(pod.metadata.deletion_timestamp is None for pod in pods):
-            return
+            self._pods |= {pod.metadata.uid: pod for pod in (*streamed, *deleted)}
+        if deleted:
+            self.start()
+
+    def _must_be_read_now(self, pod: PodView) -> bool:
+        if pod.metadata.deletion_timestamp is None:
+            return False
         from airflow_provider_gangjobs.tracking.logs.last_lines import must_be_read_now
 
-        wanted = [pod for pod in pods if must_be_read_now(pod, ranks, policy)]
-        self._deleted |= {pod.metadata.uid: pod for pod in wanted}
-        if wanted:
-            self.start()
-            if self._streams is not None:
-                self._streams.observe(wanted)
+        return must_be_read_now(pod, self._args.stream_ranks, Logs(self._args.kept_logs))
 
     def notify_when_read(self, pod: PodView, notify: Callable[[str], None]) -> bool:
         """Return whether the log of a pod is being read. If so, call `notify` when it is, at most `HOLD_S` later."""
         uid = pod.metadata.uid
-        if uid not in self._deleted or self._task is None:
+        if self._task is None or not self._must_be_read_now(pod):
             return False
         if uid not in self._holds:
             self._holds[uid] = asyncio.create_task(self._wait_until_read(pod), name=f"log of {pod.metadata.name}")
@@ -285,7 +282,7 @@ class LogStreaming:
 
     async def finish(self, within_s: float) -> None:
         """Wait until the logs of the pods that were deleted are in the log of the task, as far as the time allows."""
-        if self._streams is not None and self._deleted:
+        if self._streams is not None:
             await self._streams.finish(within_s)
 
     async def read_summary(self, within_s: float) -> None:
@@ -368,7 +365,7 @@ class LogStreaming:
         kept_bytes_max = max(args.kept_bytes_max, args.stream_bytes_max)
         wanted = WantedLogs(args.stream_ranks, args.stream_bytes_max, Logs(args.kept_logs), kept_bytes_max)
         streams = GangStreams(store, wanted, output=self, mask=mask, supervisor_lines=self.supervisor_lines)
-        streams.observe([*self._started.values(), *self._deleted.values()])
+        streams.observe(list(self._pods.values()))
         return streams
 
     def write(self, lines: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, rank_of, started_at
-from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, must_be_read_now, sources_of
+from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, main_source, must_be_read_now, sources_of
 from airflow_provider_gangjobs.tracking.logs.limits import (
     AHEAD_BYTES_MAX,
     END_BYTES,
@@ -100,7 +100,7 @@ class SupervisorLines:
     def source_of(self, rank: int | None) -> LogSource | None:
         """Return the log of the program of a rank; `None` if the rank has not started."""
         pod = self._pods.get(rank)
-        return None if pod is None else next((source for source in sources_of(pod) if source.is_main), None)
+        return None if pod is None else main_source(pod)
 
     @property
     def text(self) -> str:
@@ -253,8 +253,8 @@ class GangStreams:
                 await self._store.save(positions, every_s=every_s, progress=progress)
 
     async def _stream(self, pod: PodView) -> None:
-        source = next(iter(sources_of(pod)))
-        if source.key not in self._streams:  # else its pod is being deleted
+        source = main_source(pod)
+        if source is not None and source.key not in self._streams:  # else its pod is being deleted
             await self._new_stream(source, pod, self._wanted.bytes_max).run()
 
     def _new_stream(self, source: LogSource, pod: PodView, bytes_max: int) -> LogStream:
@@ -344,7 +344,7 @@ class GangStreams:
 
     def _read_ahead(self, pod: PodView) -> None:
         assert self._tasks is not None, "the caller has checked that the streams run"
-        uid, source = pod.metadata.uid, next(source for source in sources_of(pod) if source.is_main)
+        uid, source = pod.metadata.uid, next(sources_of(pod))
         stream = self._last_streams.get(uid)
         if stream is None:
             stream = self._streams.get(source.key)

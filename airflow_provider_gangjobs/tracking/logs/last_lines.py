@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, NotFound
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first
@@ -131,6 +132,11 @@ def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSour
             )
 
 
+def main_source(pod: PodView) -> LogSource | None:
+    """Return the log of the main container; `None` if the kubelet has not reported the container."""
+    return next((source for source in sources_of(pod) if source.is_main), None)
+
+
 def _wanted(pod: PodView, containers: Sequence[str]) -> Iterator[ContainerStatus]:
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         has_started = any(state.running or state.terminated for state in (status.state, status.last_state))
@@ -202,14 +208,14 @@ async def read_logs(
         return [RankLog(pod=ref.name, rank=None, problem=str(exc))]
     if rank is not None:
         policy, pods = Logs.ALL, [pod for pod in pods if rank_of(pod) == rank]
-    selected = select_pods(pods, policy, outcomes)
+    sources = filter(None, map(main_source, select_pods(pods, policy, outcomes)))
     semaphore = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
 
-    async def read(pod: PodView) -> RankLog:
+    async def read(source: LogSource) -> RankLog:
         async with semaphore:
-            return await _read(client, pod, tail_lines=tail_lines)
+            return await _read(client, source, tail_lines=tail_lines)
 
-    return list(await asyncio.gather(*map(read, selected)))
+    return list(await asyncio.gather(*map(read, sources)))
 
 
 def removal_of(pod: PodView) -> str:
@@ -298,23 +304,18 @@ def _by_rank(pod: PodView) -> tuple[int, str]:
     return -1 if rank is None else rank, pod.metadata.name
 
 
-async def _read(client: Client, pod: PodView, *, tail_lines: int) -> RankLog:
-    name, namespace, main = pod.metadata.name, pod.metadata.namespace, main_container(pod)
-    container = main.name if main else None
+async def _read(client: Client, source: LogSource, *, tail_lines: int) -> RankLog:
+    role_rank = source.role_rank if source.role else None
+    log = RankLog(source.pod, source.rank, role=source.role, role_rank=role_rank)
     try:
-        tail = await client.log_tail(name, namespace, container=container, tail_lines=tail_lines, bytes_max=LIMIT_BYTES)
+        tail = await client.log_tail(
+            source.pod, source.namespace, container=source.container, tail_lines=tail_lines, bytes_max=LIMIT_BYTES
+        )
     except ClusterError as exc:
-        return _rank_log(pod, problem=explain_problem(exc, removal_of(pod)))
+        return replace(log, problem=explain_problem(exc, source.removal))
     missing = _missing(tail)
-    command = f"kubectl logs -n {namespace} {name}{f' -c {container}' if container else ''}"
-    left_out = f"{missing}; `{command}` shows all lines while the pod is there" if missing else ""
-    return _rank_log(pod, text=readable(tail.text.encode()).decode(), left_out=left_out)
-
-
-def _rank_log(pod: PodView, **content: str) -> RankLog:
-    role = pod.metadata.labels.gang_role or ""
-    role_rank = role_rank_of(pod) if role else None
-    return RankLog(pod.metadata.name, rank_of(pod), role=role, role_rank=role_rank, **content)
+    left_out = f"{missing}; `{source.command}` shows all lines while the pod is there" if missing else ""
+    return replace(log, text=readable(tail.text.encode()).decode(), left_out=left_out)
 
 
 def _missing(tail: LogTail) -> str:
