@@ -299,7 +299,7 @@ def why(options: argparse.Namespace) -> int:
         print_object(_head(state, "GangReason"), options.output)
     else:
         gang = f"{state.row.namespace}/{state.row.name}"
-        write_lines(filter(None, [f"{gang} {_sentence(state, now)}", state.diagnosis.remedy, *_unread(state)]))
+        write_lines(filter(None, [f"{gang} {_sentence(state, now)}", state.why.diagnosis.remedy, *_unread(state)]))
     return 0
 
 
@@ -312,18 +312,19 @@ async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangSt
 
 
 def _head(state: GangState, kind: str) -> dict[str, Any]:
-    from airflow_provider_gangjobs.tracking.explanation import reason_of
-
-    return {"apiVersion": VERSION, "kind": kind, **plain(reason_of(state))}
+    return {"apiVersion": VERSION, "kind": kind, **plain(state.why)}
 
 
 def _sentence(state: GangState, now: datetime) -> str:
     """Return the phase, for how long it has lasted, and why: the line of the task's log, or how the gang ended."""
-    _, colon, details = state.line.partition(": ")
-    lasted = f" for {format_duration(now - state.since)}" if state.since and not state.is_over else ""
-    if state.is_over and state.diagnosis.summary:
-        colon, details = ": ", state.diagnosis.summary
-    return f"{styled(state.phase, state.tone)}{lasted}{colon}{details}"
+    from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
+
+    why = state.why
+    _, colon, details = why.line.partition(": ")
+    lasted = f" for {format_duration(now - why.since)}" if why.since and not state.is_over else ""
+    if state.is_over and why.diagnosis.summary:
+        colon, details = ": ", why.diagnosis.summary
+    return f"{styled(why.phase, tone_of(why.phase))}{lasted}{colon}{details}"
 
 
 def _facts(state: GangState, now: datetime) -> Iterator[str]:
@@ -334,7 +335,7 @@ def _facts(state: GangState, now: datetime) -> Iterator[str]:
         "Gang": f"{row.namespace}/{row.name}, attempt {row.attempt}",
         "Task": of_task,
         "State": _sentence(state, now),
-        "Remedy": state.diagnosis.remedy,
+        "Remedy": state.why.diagnosis.remedy,
         "Ranks": str(row.ranks),
         "Requests": ", ".join(f"{amount} {name}" for name, amount in state.requests.items()),
         "Placement": state.placement,

@@ -55,7 +55,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
 from airflow_provider_gangjobs.plugins.caches import describe_error
 from airflow_provider_gangjobs.submission.submission import Submission, SubmissionRecord
-from airflow_provider_gangjobs.tracking.explanation import GangReason, reason_of, state_of_snapshot
+from airflow_provider_gangjobs.tracking.explanation import GangReason, state_of_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def is_of_client(record: SubmissionRecord) -> bool:
 def describe_gang(snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime) -> GangDocument:
     """Return what a snapshot shows of a gang. Results are left out, because they are XComs of the task."""
     state = state_of_snapshot(snapshot, now)
-    return GangDocument(gang=state.row, why=reason_of(state), ranks=state.ranks, unread=state.unread, logs=tuple(logs))
+    return GangDocument(gang=state.row, why=state.why, ranks=state.ranks, unread=state.unread, logs=tuple(logs))
 
 
 def describe_end(ref: GangRef, view: GangView) -> GangDocument:

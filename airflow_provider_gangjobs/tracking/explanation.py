@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.gang_lists import GangRow, format_amount, kept_until, row_of
 from airflow_provider_gangjobs.gang.identity import gang_selector, task_selector
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
-from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone, build_rows, merge_outcomes, tone_of
+from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, build_rows, merge_outcomes
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView
@@ -100,7 +99,7 @@ class GangSnapshot:
     """What explains why the gang waits. `explanation.read_explained` adds the capacity, and what pods have lost."""
     is_whole: bool = True
     """`pods` and `outcomes` are complete."""
-    unread: tuple[str, ...] = field(default=())
+    unread: tuple[str, ...] = ()
     """Plural names of resources that could not be read."""
 
 
@@ -121,34 +120,22 @@ async def read_snapshot(
     """
     found = await client.list(JOBS, namespace, label_selector=task_selector(*digests))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
-    chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
-    role_jobs = await list_role_jobs(client, namespace, jobs)
-    if not chosen:
-        return GangSnapshot(jobs=jobs, role_jobs=role_jobs)
-    return await _Reader(client, jobs, role_jobs, chosen[0], limits).read()
+    chosen = next((job for job in jobs if uid in (None, job["metadata"]["uid"])), None)
+    snapshot = GangSnapshot(jobs=jobs, job=chosen, role_jobs=await list_role_jobs(client, namespace, jobs))
+    return snapshot if chosen is None else await _Reader(client, job_of(snapshot), limits).read(snapshot)
 
 
 class _Reader:
-    """Reads one Job and what belongs to it."""
+    """Reads what belongs to one gang."""
 
-    def __init__(
-        self,
-        client: Client,
-        jobs: Sequence[Mapping[str, Any]],
-        role_jobs: Sequence[Mapping[str, Any]],
-        job: Mapping[str, Any],
-        limits: SnapshotLimits,
-    ) -> None:
+    def __init__(self, client: Client, job: StoredGang, limits: SnapshotLimits) -> None:
         self.client = client
         self.limits = limits
-        self.jobs = jobs
-        self.stored = job
-        self.job: StoredGang = read_gang(job, role_jobs)
-        self.ref = self.job.ref
-        self.role_jobs = role_jobs
+        self.job = job
+        self.ref = job.ref
         self.unread: list[str] = []
 
-    async def read(self) -> GangSnapshot:
+    async def read(self, snapshot: GangSnapshot) -> GangSnapshot:
         pods, is_whole = await self._pods()
         outcomes = await self._outcomes(is_whole)
         podgroup, events = await self._evidence_of_pods(pods, is_whole=is_whole)
@@ -160,10 +147,8 @@ class _Reader:
                 shows_queue = shows_queue and not of_workload
                 events = (*events, *of_workload)
             evidence = Evidence(events, workload, await self._position(workload, events), shows_queue)
-        return GangSnapshot(
-            jobs=self.jobs,
-            job=self.stored,
-            role_jobs=self.role_jobs,
+        return replace(
+            snapshot,
             pods=pods_of(self.ref, pods),
             outcomes=outcomes,
             podgroup=podgroup,
@@ -275,31 +260,6 @@ CAPACITY_WITHIN_S: Final = 5.0
 """A person waits for the page, so it is shown without the capacity of a cluster that takes longer to be read."""
 
 
-@dataclass(frozen=True)
-class GangState:
-    """Everything that is shown of one gang."""
-
-    row: GangRow
-    phase: Phase
-    tone: Tone
-    since: datetime | None
-    """When the phase began."""
-    line: str
-    """The line of the task's log: the phase, counts of ranks, and what the gang waits for."""
-    diagnosis: Diagnosis
-    times: tuple[tuple[Phase, datetime], ...]
-    """When each phase began that the gang has reached."""
-    ranks: tuple[RankRow, ...]
-    requests: Mapping[str, str]
-    """Requests of one rank, by resource; empty for a gang with roles."""
-    placement: str
-    is_over: bool
-    unread: tuple[str, ...]
-    """Plural names of resources that could not be read."""
-    capacity: Capacity | None = None
-    """How much is free of what the gang waits for; `None` if that is unknown, or the gang can never fit."""
-
-
 class Room(Struct, frozen=True):
     """How many ranks of a gang the cluster has room for."""
 
@@ -315,9 +275,29 @@ class GangReason(Struct, frozen=True):
     name: str
     phase: Phase
     since: datetime | None
+    """When the phase began."""
     line: str
+    """The line of the task's log: the phase, counts of ranks, and what the gang waits for."""
     diagnosis: Diagnosis
     capacity: Room | None
+    """How much is free of what the gang waits for; `None` if that is unknown, or the gang can never fit."""
+
+
+@dataclass(frozen=True)
+class GangState:
+    """Everything that is shown of one gang."""
+
+    row: GangRow
+    why: GangReason
+    is_over: bool
+    times: tuple[tuple[Phase, datetime], ...]
+    """When each phase began that the gang has reached."""
+    ranks: tuple[RankRow, ...] = ()
+    requests: Mapping[str, str] = field(default_factory=dict)
+    """Requests of one rank, by resource; empty for a gang with roles."""
+    placement: str = ""
+    unread: tuple[str, ...] = ()
+    """Plural names of resources that could not be read."""
 
 
 async def read_state(client: Client, job: StoredGang) -> GangState:
@@ -328,7 +308,7 @@ async def read_state(client: Client, job: StoredGang) -> GangState:
     """
     snapshot = await read_explained(client, job.ref.namespace, (job.task_digest or "",), job.ref.uid)
     if snapshot.job is None:  # the Job was deleted meanwhile
-        return _state_without_job(job)
+        return _state_of(job, observe(None, (), None, job.ref), ())
     state = state_of_snapshot(snapshot, client.server_clock.now())
     return replace(state, row=with_fields(state.row, kept_until=kept_until(job)))
 
@@ -359,45 +339,34 @@ def _with_evidence(snapshot: GangSnapshot, **more: Any) -> GangSnapshot:
 def state_of_snapshot(snapshot: GangSnapshot, now: datetime) -> GangState:
     """Return what a snapshot shows of its gang."""
     job = job_of(snapshot)
-    observation = observe_snapshot(snapshot)
     outcomes = merge_outcomes(snapshot.pods, snapshot.outcomes)
     assert snapshot.job is not None, "the caller has checked that the Job exists"
-    return GangState(
-        row=row_of(job),
-        phase=observation.phase,
-        tone=tone_of(observation.phase),
-        since=observation.since,
-        line=observation.line,
-        diagnosis=diagnose(observation, outcomes),
-        times=tuple((phase, at) for phase in Phase if (at := observation.began.get(phase)) is not None),
+    return replace(
+        _state_of(job, observe_snapshot(snapshot), outcomes),
         ranks=tuple(build_rows(snapshot.pods, outcomes, now)),
         requests={} if job.has_roles else _requests(snapshot.job),
         placement=job.decision or "",
-        is_over=observation.verdict is not None or observation.phase is Phase.FAILED,
         unread=snapshot.unread,
-        capacity=observation.wait.capacity,
     )
 
 
-def reason_of(state: GangState) -> GangReason:
-    """Return the part of the state that answers why a gang is in its phase."""
-    capacity = state.capacity
-    return GangReason(
-        namespace=state.row.namespace,
-        name=state.row.name,
-        phase=state.phase,
-        since=state.since,
-        line=state.line,
-        diagnosis=state.diagnosis,
+def _state_of(job: StoredGang, observation: Observation, outcomes: Sequence[Outcome]) -> GangState:
+    phase, capacity = observation.phase, observation.wait.capacity
+    why = GangReason(
+        namespace=job.ref.namespace,
+        name=job.ref.name,
+        phase=phase,
+        since=observation.since,
+        line=observation.line,
+        diagnosis=diagnose(observation, outcomes),
         capacity=Room(capacity.room, capacity.ranks, capacity.text) if capacity else None,
     )
-
-
-def _state_without_job(job: StoredGang) -> GangState:
-    observation = observe(None, (), None, job.ref)
-    phase = observation.phase
-    found = diagnose(observation, ())
-    return GangState(row_of(job), phase, tone_of(phase), None, observation.line, found, (), (), {}, "", True, ())
+    return GangState(
+        row=row_of(job),
+        why=why,
+        is_over=observation.verdict is not None or phase is Phase.FAILED,
+        times=tuple((each, observation.began[each]) for each in Phase if each in observation.began),
+    )
 
 
 def _requests(stored: Mapping[str, Any]) -> dict[str, str]:
@@ -420,10 +389,10 @@ def observe_snapshot(snapshot: GangSnapshot) -> Observation:
     if snapshot.is_whole:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, snapshot.evidence)
     sample = PodIndex(job.ref, snapshot.pods)
-    return observe_counters(job, sample, snapshot.podgroup, _counts_of_job(job), snapshot.evidence)
+    return observe_counters(job, sample, snapshot.podgroup, counts_of_job(job), snapshot.evidence)
 
 
-def _counts_of_job(job: StoredGang) -> Counts:
+def counts_of_job(job: StoredGang) -> Counts:
     """Return counts from the Job's counters, which do not distinguish the pods that have not started."""
     started, ranks = job.started_ranks, job.ranks
     return Counts(

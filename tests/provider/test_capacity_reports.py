@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import LABEL_TASK
-from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, GangState, read_state
+from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, GangReason, read_state
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS as SERVED_JOBS
 from gangjobs_sandbox.resources import NODES, PODS
@@ -41,11 +41,12 @@ def armed(plane: VirtualControlPlane, kind: str = "delay", **fault: Any) -> None
     plane.arm(kind, method="GET", path="/api/v1/nodes$", times=None, **fault)
 
 
-async def read_as_a_person(plane: VirtualControlPlane) -> GangState:
-    """Read the state of the gang `train`, as the command line does."""
+async def read_as_a_person(plane: VirtualControlPlane) -> GangReason:
+    """Read why the gang `train` waits, as the command line does."""
     labels = {"metadata": {"labels": {LABEL_TASK: "digest"}}}
     plane.registry.patch(SERVED_JOBS, "train", NAMESPACE, labels, PatchKind.MERGE)
-    return await read_state(plane.client, read_job(await plane.client.get(JOBS, "train", NAMESPACE)))
+    state = await read_state(plane.client, read_job(await plane.client.get(JOBS, "train", NAMESPACE)))
+    return state.why
 
 
 def lines(follower: Follower) -> list[str]:
