@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, 
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
-from airflow_provider_gangjobs.tracking.explanation import list_first
+from airflow_provider_gangjobs.tracking.explanation import counts_of_job, list_first
 from airflow_provider_gangjobs.tracking.gang_list import list_gangs
 from airflow_provider_gangjobs.tracking.wait_evidence import recent_cluster_use
 
@@ -94,12 +94,16 @@ async def held_pods(client: Client, namespace: str | None) -> dict[GangRef, list
 
 async def _read_followers(client: Client, namespace: str | None) -> tuple[Callable[[GangRef], bool | None], str]:
     try:
-        leases = await read_leases(client, namespace)
+        leases = await _read_valid_leases(client, namespace)
     except ClusterError as error:
         return (lambda _: None), str(error)
+    return (lambda ref: any(lease.names(ref) for lease in leases)), ""
+
+
+async def _read_valid_leases(client: Client, namespace: str | None) -> list[FollowerLease]:
+    leases = await read_leases(client, namespace)
     now = client.server_clock.now()
-    valid = [lease for lease in leases if lease.is_valid(now)]
-    return (lambda ref: any(lease.names(ref) for lease in valid)), ""
+    return [lease for lease in leases if lease.is_valid(now)]
 
 
 PAGES_MAX: Final = 2
@@ -186,13 +190,9 @@ async def read_overview(
     if queued:
         await _read_workloads(client, namespace, queued, evidence)
     if any(not job.is_over for job in jobs):
-        try:
-            leases = await read_leases(client, namespace)
-        except ClusterError:
-            leases = None
-        now = client.server_clock.now()
-        evidence.named_until = now - NAMED_WITHIN
-        evidence.leases = None if leases is None else [lease for lease in leases if lease.is_valid(now)]
+        with suppress(ClusterError):
+            evidence.leases = await _read_valid_leases(client, namespace)
+        evidence.named_until = client.server_clock.now() - NAMED_WITHIN
     return await asyncio.to_thread(judge, jobs, evidence, before or Overview())
 
 
@@ -306,15 +306,7 @@ def _is_placed(job: StoredGang, evidence: _Evidence) -> bool:
 
 def _counts(job: StoredGang, waiting: Sequence[PodView]) -> Counts:
     """Return counts from the counters of the Job, and from its pods that wait."""
-    status, started = job.status, job.started_ranks
-    created = min(job.ranks, status.active + job.ended_ranks)
+    counts = counts_of_job(job)
+    created = min(job.ranks, job.status.active + job.ended_ranks)
     without_node = sum(not pod.spec.node_name for pod in waiting)
-    return Counts(
-        ranks=job.ranks,
-        created=created,
-        placed=max(started, created - without_node),
-        started=started,
-        running=status.ready,
-        succeeded=status.succeeded,
-        failed=status.failed,
-    )
+    return replace(counts, created=created, placed=max(counts.started, created - without_node))
