@@ -65,21 +65,14 @@ if TYPE_CHECKING:
 V = TypeVar("V", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True)
-class SnapshotLimits:
-    """From which sizes on a gang is read in part, and how large the part is."""
-
-    whole_ranks_max: int = 1000
-    """A gang of up to so many ranks is read as a whole: two pages of pods and at most 4.3 MB of ledger."""
-    whole_pages_max: int = 4
-    """Pages of 500 pods. A Job that made more than twice as many pods as it has ranks is not read as a whole."""
-    sample_pods: int = 200
-    """How many failed pods, and how many waiting pods, are read of a large gang."""
-    sample_shards: int = 1
-    """How many ConfigMaps of the ledger are read of a large gang: each has some two thousand outcomes, the earliest."""
-
-
-DEFAULT_LIMITS: Final = SnapshotLimits()
+WHOLE_RANKS_MAX: Final = 1000
+"""A gang of up to so many ranks is read as a whole: two pages of pods and at most 4.3 MB of ledger."""
+WHOLE_PAGES_MAX: Final = 4
+"""Pages of 500 pods. A Job that made more than twice as many pods as it has ranks is not read as a whole."""
+SAMPLE_PODS: Final = 200
+"""How many failed pods, and how many waiting pods, are read of a large gang."""
+SAMPLE_SHARDS: Final = 1
+"""How many ConfigMaps of the ledger are read of a large gang: each has some two thousand outcomes, the earliest."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +96,7 @@ class GangSnapshot:
     """Plural names of resources that could not be read."""
 
 
-async def read_snapshot(
-    client: Client,
-    namespace: str,
-    digests: Sequence[str],
-    uid: str | None = None,
-    *,
-    limits: SnapshotLimits = DEFAULT_LIMITS,
-) -> GangSnapshot:
+async def read_snapshot(client: Client, namespace: str, digests: Sequence[str], uid: str | None = None) -> GangSnapshot:
     """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
 
     :param digests: The digests of the task or submission id, see `SubmissionKey.digests`.
@@ -122,15 +108,14 @@ async def read_snapshot(
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = next((job for job in jobs if uid in (None, job["metadata"]["uid"])), None)
     snapshot = GangSnapshot(jobs=jobs, job=chosen, role_jobs=await list_role_jobs(client, namespace, jobs))
-    return snapshot if chosen is None else await _Reader(client, job_of(snapshot), limits).read(snapshot)
+    return snapshot if chosen is None else await _Reader(client, job_of(snapshot)).read(snapshot)
 
 
 class _Reader:
     """Reads what belongs to one gang."""
 
-    def __init__(self, client: Client, job: StoredGang, limits: SnapshotLimits) -> None:
+    def __init__(self, client: Client, job: StoredGang) -> None:
         self.client = client
-        self.limits = limits
         self.job = job
         self.ref = job.ref
         self.unread: list[str] = []
@@ -188,14 +173,13 @@ class _Reader:
         return await recent_position(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
 
     async def _pods(self) -> tuple[list[PodView], bool]:
-        sample = self.limits.sample_pods
         try:
-            if self.job.ranks <= self.limits.whole_ranks_max:
-                pods, is_whole = await self._list(PodView, PODS, pages_max=self.limits.whole_pages_max)
+            if self.job.ranks <= WHOLE_RANKS_MAX:
+                pods, is_whole = await self._list(PodView, PODS, pages_max=WHOLE_PAGES_MAX)
                 if is_whole:
                     return pods, True
-            failed, _ = await self._list(PodView, PODS, field_selector="status.phase=Failed", limit=sample)
-            pending, _ = await self._list(PodView, PODS, field_selector="status.phase=Pending", limit=sample)
+            failed, _ = await self._list(PodView, PODS, field_selector="status.phase=Failed", limit=SAMPLE_PODS)
+            pending, _ = await self._list(PodView, PODS, field_selector="status.phase=Pending", limit=SAMPLE_PODS)
         except ClusterError:
             self.unread.append("pods")
             return [], False
@@ -203,8 +187,7 @@ class _Reader:
 
     async def _outcomes(self, is_whole: bool) -> list[Outcome]:
         try:
-            shards_max = None if is_whole else self.limits.sample_shards
-            return await read_ledger(self.client, self.ref, shards_max=shards_max)
+            return await read_ledger(self.client, self.ref, shards_max=None if is_whole else SAMPLE_SHARDS)
         except ClusterError:
             self.unread.append("configmaps")
             return []

@@ -127,7 +127,6 @@ async def follow(
     """
     async with nullcontext(cluster) if isinstance(cluster, Client) else informers().client(cluster) as client:
         reporter = PhaseReporter(report)
-        pace = Pace(pace.now or client.server_clock.now, pace.clock or client.clock, pace.limits)
         while True:
             watch = GangWatch(client, ref)
             try:
@@ -168,19 +167,17 @@ class _Wanted(NamedTuple):
 
 class _Follower:
     def __init__(self, client: Client, ref: GangRef, watch: GangWatch, wanted: _Wanted, pace: Pace) -> None:
-        assert pace.now is not None, "the caller has set the clocks"
-        assert pace.clock is not None, "the caller has set the clocks"
         self.client = client
         self.ref = ref
         self.watch = watch
         self.deadlines, self.until, self.reporter, self.logs = wanted
-        self.now = pace.now
-        self.clock = clock = pace.clock
+        self.now = pace.now or client.server_clock.now
+        self.clock = clock = pace.clock or client.clock
         self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
         self.requeue = Requeue(self.jobs)
         self.harvest = HarvestTask(client, ref, clock, watch.wake, self.logs)
-        self.sidecars = Sidecars(client, self.jobs, self.harvest, pace.now)
-        self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=pace.limits)
+        self.sidecars = Sidecars(client, self.jobs, self.harvest, self.now)
+        self.observer = GangObserver(ref, watch, self.harvest.enqueue)
         self.evidence = WaitEvidence(client, ref, watch, clock)
         self.waits_for_nodes = False
         self.began: dict[Phase, datetime] = {}

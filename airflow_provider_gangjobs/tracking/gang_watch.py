@@ -224,34 +224,20 @@ async def podgroups_served(client: Client) -> Resource | None:
 
 
 @dataclass(frozen=True)
-class SizeLimits:
-    """The limits of one follower, in pods."""
-
-    reindexed_max: int = 64
-    """The index of a larger gang is kept. Ten thousand small gangs would need too much memory for their indexes."""
-    batch_pods: int = 250
-    """How many pods are processed before other tasks of the loop may run: some 5 ms of work."""
-    listed_at_once_max: int = 500
-    """One page. A larger gang (a list of 100,000 pods is 600 MB) is listed only if waiting does not help."""
-    lag_per_pod_s: float = 1e-3
-    """How long to wait for a watch of pods that is behind the watch of Jobs, in seconds for each pod."""
-
-
-DEFAULT_LIMITS = SizeLimits()
-
-
-@dataclass(frozen=True)
 class Pace:
-    """The clocks of one follower, and the sizes from which on it treats a gang as large."""
+    """The clocks of one follower."""
 
     now: Callable[[], datetime] | None = None
     """The time by which deadlines are judged. By default this is the API server's time, because the API server writes
     the times that deadlines count from."""
     clock: Clock | None = None
     """The clock of pauses and retries. By default the clock of the client."""
-    limits: SizeLimits = DEFAULT_LIMITS
 
 
+REINDEXED_MAX: Final = 64
+"""The index of a gang with more pods is kept. Ten thousand small gangs would need too much memory for their indexes."""
+BATCH_PODS: Final = 250
+"""How many pods are processed before other tasks of the loop may run: some 5 ms of work."""
 IN_THREAD_MIN: Final = 500
 """Pods that are observed in a thread. In the loop this would delay other gangs by more than 10 ms."""
 
@@ -275,12 +261,7 @@ class GangObserver:
     """Observes one gang. The observer alone takes changes of pods from the watch, and enqueues them for the harvest."""
 
     def __init__(
-        self,
-        ref: GangRef,
-        watch: GangWatch,
-        enqueue: Callable[[Sequence[PodView], Sequence[PodView]], None],
-        *,
-        limits: SizeLimits = DEFAULT_LIMITS,
+        self, ref: GangRef, watch: GangWatch, enqueue: Callable[[Sequence[PodView], Sequence[PodView]], None]
     ) -> None:
         """
         :param enqueue: Called with pods of the gang that have changed, and with the last views of pods that are gone.
@@ -288,7 +269,6 @@ class GangObserver:
         self._ref = ref
         self.watch = watch
         self._enqueue = enqueue
-        self.limits = limits
         self._index: PodIndex | None = None
         self._not_indexed: dict[str, PodView] = {}
         """Pods that changed since they were indexed last. Several changes of one pod are indexed once."""
@@ -304,7 +284,7 @@ class GangObserver:
         """Enqueue all pods that have changed. On return nothing of the watch is left to process."""
         time_slice = loop_local(TimeSlice)
         while True:
-            changed, gone = self.watch.pop_pod_changes(self.limits.batch_pods)
+            changed, gone = self.watch.pop_pod_changes(BATCH_PODS)
             if not changed and not gone:
                 return
             self._note(changed, gone)
@@ -325,13 +305,13 @@ class GangObserver:
         if self._index is None:
             pods = list(self.watch.pods_by_uid.values())
             index = PodIndex(self._ref)
-            async for batch in in_batches(pods, self.limits.batch_pods):
+            async for batch in in_batches(pods):
                 index.update(batch)
-            if len(pods) > self.limits.reindexed_max:
+            if len(pods) > REINDEXED_MAX:
                 self._index = index
             return index
         not_indexed, self._not_indexed = self._not_indexed, {}
-        async for batch in in_batches(list(not_indexed.values()), self.limits.batch_pods):
+        async for batch in in_batches(list(not_indexed.values())):
             self._index.update(batch)
         return self._index
 
@@ -345,7 +325,7 @@ class GangObserver:
         self, pods: PodIndex, job: StoredGang | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
     ) -> Observation:
         """Return the observation of indexed pods; see `gang.state.observation.observe`."""
-        has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= self.limits.reindexed_max
+        has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= REINDEXED_MAX
         if len(pods) < IN_THREAD_MIN or has_few_errors:
             return observe(job, pods, podgroup, self._ref, evidence)
         return await asyncio.to_thread(observe, job, pods, podgroup, self._ref, evidence)
@@ -360,12 +340,12 @@ async def observe_listed(
     return await asyncio.to_thread(observe, job, pods, podgroup, ref, evidence)
 
 
-async def in_batches(pods: Sequence[PodView], batch_pods: int) -> AsyncIterator[Sequence[PodView]]:
-    """Yield all pods in batches of at most `batch_pods`, between which other tasks of the loop run.
+async def in_batches(pods: Sequence[PodView]) -> AsyncIterator[Sequence[PodView]]:
+    """Yield all pods in batches of at most `BATCH_PODS`, between which other tasks of the loop run.
 
     All gangs of a loop share one time slice, so several walks in a row do not each get a slice of their own.
     """
     time_slice = loop_local(TimeSlice)
-    for first in range(0, len(pods), batch_pods):
-        yield pods[first : first + batch_pods]
+    for first in range(0, len(pods), BATCH_PODS):
+        yield pods[first : first + BATCH_PODS]
         await time_slice.yield_if_due()

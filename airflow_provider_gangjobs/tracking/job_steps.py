@@ -92,11 +92,13 @@ class Requeue:
         :param workload: Its Workload as the informer shows it.
         :return: In how many seconds to look again; `None` if the gang is not being returned.
         """
-        baseline = next_assembly_baseline(job, workload) if job is not None else None
-        if job is not None and baseline is not None:
+        if job is None:
+            return None
+        baseline = next_assembly_baseline(job, workload)
+        if baseline is not None:
             await self._jobs.patch_unchanged(job, _annotate(ANNOTATION_ASSEMBLY_BASELINE, str(baseline)))
-        step = next_step(job, workload) if job is not None else RequeueStep.NOTHING
-        if job is None or step is RequeueStep.NOTHING or self.refusal:
+        step = next_step(job, workload)
+        if step is RequeueStep.NOTHING or self.refusal:
             return None
         if step is RequeueStep.WAIT:
             return WAIT_S
@@ -190,7 +192,8 @@ class Sidecars:
         return LOOK_AGAIN_S
 
     async def _is_recorded(self, found: EndByMain) -> bool:
-        if await self._harvest.record_decided(found.pods) is not None:
+        self._harvest.harvester.enqueue_decided(found.pods)
+        if await self._harvest.drain() is not None:
             return False
         if found.end is MainContainersEnd.FAILED:
             return True

@@ -12,7 +12,8 @@ import yaml
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.explanation import DEFAULT_LIMITS, GangSnapshot, SnapshotLimits, read_snapshot
+from airflow_provider_gangjobs.tracking import explanation
+from airflow_provider_gangjobs.tracking.explanation import GangSnapshot, read_snapshot
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.timeouts import TIMEOUT_S
 
@@ -40,17 +41,13 @@ def viewer(tenant: Tenant) -> Tenant:
 
 
 async def looked_at(
-    viewer: Tenant,
-    submission: Submission,
-    until: Callable[[GangSnapshot], bool],
-    run: str = "run",
-    limits: SnapshotLimits = DEFAULT_LIMITS,
+    viewer: Tenant, submission: Submission, until: Callable[[GangSnapshot], bool], run: str = "run"
 ) -> GangSnapshot:
     """Return the first snapshot that the viewer reads and for which `until` holds."""
     key, ref = TaskKey("dag", run, "task", -1), submission.ref
     async with asyncio.timeout(TIMEOUT_S), GangService.connect(viewer.config) as gangs:
         while True:
-            seen = await read_snapshot(gangs.client, ref.namespace, key.digests, ref.uid, limits=limits)
+            seen = await read_snapshot(gangs.client, ref.namespace, key.digests, ref.uid)
             if until(seen):
                 return seen
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -85,10 +82,13 @@ async def test_viewer_with_list_permission_reads_how_ranks_ended(
     assert viewer.forbidden_requests() == []
 
 
-async def test_snapshot_of_a_large_gang_has_the_failed_and_the_waiting_pods(viewer: Tenant, gangs: GangService) -> None:
+async def test_snapshot_of_a_large_gang_has_the_failed_and_the_waiting_pods(
+    viewer: Tenant, gangs: GangService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanation, "WHOLE_RANKS_MAX", 1)
     submission = await submit_gang(gangs, gang_spec(2, cpu="5"))
 
-    seen = await looked_at(viewer, submission, is_refused_a_node, limits=SnapshotLimits(whole_ranks_max=1))
+    seen = await looked_at(viewer, submission, is_refused_a_node)
 
     assert not seen.is_whole
     assert {pod.status.phase for pod in seen.pods} == {"Pending"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def pace_of(options: dict[str, Any]) -> dict[str, Any]:
     """Take the parameters of `Pace` out of the options of a follower."""
-    return {name: options.pop(name) for name in ("now", "clock", "limits") if name in options}
+    return {name: options.pop(name) for name in ("now", "clock") if name in options}
 
 
 class Follower:

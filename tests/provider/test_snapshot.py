@@ -12,12 +12,13 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.tracking.explanation import GangSnapshot, SnapshotLimits, read_snapshot
+from airflow_provider_gangjobs.tracking import explanation
 from tests.airflow.polling import wait_for
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 
 SMALL = {"cpu": "100m", "memory": "32Mi"}
 NEVER_FITS = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "1000"})
@@ -51,10 +52,6 @@ def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> GangSna
     return hook.call(lambda gangs: gangs.snapshot(key, uid=ref.uid if ref else None))
 
 
-def read(hook: GangJobHook, key: TaskKey, ref: GangRef, limits: SnapshotLimits) -> GangSnapshot:
-    return hook.call(lambda gangs: read_snapshot(gangs.client, ref.namespace, key.digests, ref.uid, limits=limits))
-
-
 def test_snapshot_has_all_attempts_and_the_pods_of_one(hook: GangJobHook, key: TaskKey) -> None:
     first = submit(hook, FAILS, key)
     end(hook, first)
@@ -82,21 +79,27 @@ def test_another_tasks_gang_is_not_found_by_its_uid(hook: GangJobHook, key: Task
     hook.delete(foreign)
 
 
-def test_snapshot_of_a_large_gang_has_the_failed_and_the_waiting_pods(hook: GangJobHook, key: TaskKey) -> None:
-    limits = SnapshotLimits(whole_ranks_max=2, sample_pods=2)
+def test_snapshot_of_a_large_gang_has_the_failed_and_the_waiting_pods(
+    hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanation, "WHOLE_RANKS_MAX", 2)
+    monkeypatch.setattr(explanation, "SAMPLE_PODS", 2)
     ref = submit(hook, NEVER_FITS, key)
 
-    seen = wait_for("pods", lambda: seen if (seen := read(hook, key, ref, limits)).pods else None)
+    seen = wait_for("pods", lambda: seen if (seen := look(hook, key, ref)).pods else None)
 
     assert not seen.is_whole
     assert [pod.status.phase for pod in seen.pods] == ["Pending", "Pending"], "two of three"
     hook.delete(ref)
 
 
-def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(hook: GangJobHook, key: TaskKey) -> None:
+def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
+    hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanation, "WHOLE_PAGES_MAX", 0)
     ref = submit(hook, NEVER_FITS, key)
 
-    assert not read(hook, key, ref, SnapshotLimits(whole_pages_max=0)).is_whole
+    assert not look(hook, key, ref).is_whole
     hook.delete(ref)
 
 

@@ -10,7 +10,8 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import DEFAULT_LIMITS, Pace, SizeLimits
+from airflow_provider_gangjobs.tracking.gang_watch import Pace
+from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.harvester import harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode
 from gangjobs_sandbox.registry import PatchKind
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
 class RecordingFollower:
     """A task that follows a gang, and the requests that it has sent since the last call of `forget`."""
 
-    def __init__(
-        self, plane: VirtualControlPlane, ref: GangRef, *, limits: SizeLimits = DEFAULT_LIMITS, **options: Any
-    ) -> None:
+    def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.client = CrashingClient(plane.client)
-        options |= {"report": lambda _: None, "pace": Pace(plane.clock.now, loop_clock(), limits)}
+        options |= {"report": lambda _: None, "pace": Pace(plane.clock.now, loop_clock())}
         self.task = asyncio.create_task(follow(self.client, ref, **options))
 
     def forget(self) -> None:
@@ -110,7 +109,9 @@ async def test_pod_that_was_created_while_the_watch_was_lost_is_found_next_to_a_
     assert twin["metadata"]["uid"] in plane.ledger()
 
 
-EVERY_GANG_IS_LARGE = SizeLimits(listed_at_once_max=1, lag_per_pod_s=5.0)
+def treat_every_gang_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(final_harvest, "LISTED_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(final_harvest, "LAG_PER_POD_S", 5.0)
 
 
 @in_virtual_time
@@ -129,7 +130,8 @@ async def test_pods_are_processed_at_most_as_often_as_they_change(plane):
 
 @pytest.mark.parametrize("held", [True, False])
 @in_virtual_time
-async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane, held: bool):
+async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane, held: bool, monkeypatch):
+    treat_every_gang_as_large(monkeypatch)
     ref = plane.submit(workers=3)
     await plane.until(lambda: plane.running_ranks() == 3)
     if not held:
@@ -137,7 +139,7 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
             patch = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
             plane.registry.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE)
     plane.arm("delay", method="GET", path="/pods$", query="watch=", delay_s=8.0)
-    follower = RecordingFollower(plane, ref, limits=EVERY_GANG_IS_LARGE)
+    follower = RecordingFollower(plane, ref)
     await asyncio.sleep(2)
     plane.finish_all()
     assert (await follower.event()).status is Status.SUCCEEDED
@@ -149,11 +151,13 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
 
 @pytest.mark.parametrize("large", [True, False])
 @in_virtual_time
-async def test_pods_of_a_watch_that_died_silently_are_recorded_as_they_ended(plane, large: bool):
+async def test_pods_of_a_watch_that_died_silently_are_recorded_as_they_ended(plane, large: bool, monkeypatch):
+    if large:
+        treat_every_gang_as_large(monkeypatch)
     ref = plane.submit(workers=3)
     await plane.until(lambda: plane.running_ranks() == 3)
     plane.arm("half-open", method="GET", path="/pods$", query="watch=")
-    follower = RecordingFollower(plane, ref, limits=EVERY_GANG_IS_LARGE if large else DEFAULT_LIMITS)
+    follower = RecordingFollower(plane, ref)
     await asyncio.sleep(2)
     began = elapsed()
     plane.finish_all()

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.tracking.gang_watch import SizeLimits
+from airflow_provider_gangjobs.tracking import gang_watch
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX
 from airflow_provider_gangjobs.tracking.wait_evidence import QUEUE_EVENTS_AFTER_S, QUEUE_EVENTS_EVERY_S
@@ -42,10 +42,12 @@ async def test_gang_that_succeeds_has_one_event(plane):
 
 
 @in_virtual_time
-async def test_large_gang_is_reported_like_a_small_one(plane):
+async def test_large_gang_is_reported_like_a_small_one(plane, monkeypatch):
+    monkeypatch.setattr(gang_watch, "REINDEXED_MAX", 2)
+    monkeypatch.setattr(gang_watch, "BATCH_PODS", 2)
     workers = 7
     ref = plane.submit(workers=workers)
-    following = Follower(plane, ref, limits=SizeLimits(reindexed_max=2, batch_pods=2))
+    following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == workers)
     await asyncio.sleep(5)
     for rank in range(workers):

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
@@ -45,12 +45,7 @@ class HarvestTask:
     """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
 
     def __init__(
-        self,
-        client: Client,
-        ref: GangRef,
-        clock: Clock,
-        notify: Callable[[], None],
-        logs: LogReader | None = None,
+        self, client: Client, ref: GangRef, clock: Clock, notify: Callable[[], None], logs: LogReader | None = None
     ) -> None:
         """
         :param notify: Called if the harvester ends by itself, which is a fault. `check` then raises it.
@@ -85,15 +80,6 @@ class HarvestTask:
         self.harvester.enqueue(changed)
         self.harvester.enqueue_deleted(deleted)
         self._start()
-
-    async def record_decided(self, pods: Sequence[PodView]) -> Exception | None:
-        """Record the outcomes of pods that still run, and whose main container has ended.
-
-        Returns:
-            `None` if they are recorded, or the last error.
-        """
-        self.harvester.enqueue_decided(pods)
-        return await self.drain()
 
     async def drain(self) -> Exception | None:
         """Have all that is enqueued recorded and released now; see `Harvester.drain`."""
@@ -146,8 +132,11 @@ GRACE_MARGIN_S: Final = 15.0
 GRACE_MAX_S: Final = 900.0
 """No pod is waited for longer, whatever its grace period."""
 RETRY_S: Final = 5.0
+LISTED_AT_ONCE_MAX: Final = 500
+"""One page. A gang with more pods (a list of 100,000 pods is 600 MB) is listed only if waiting does not help."""
+LAG_PER_POD_S: Final = 1e-3
 LAG_MAX_S: Final = 10.0
-"""How long to wait at most for a watch of pods that is behind the watch of Jobs."""
+"""How long to wait for a watch of pods that is behind the watch of Jobs: in seconds for each pod, and at most."""
 PAUSE_PER_POD_S: Final = 40e-6
 PAUSE_MAX_S: Final = 1.0
 """The pause between two passes over a large gang. A pass costs 0.5 us for each pod, about one per cent of the pause."""
@@ -163,29 +152,13 @@ class FinalHarvestResult:
     """Sentences for the user about what is missing."""
 
 
-class _Pass(NamedTuple):
-    """The result of one pass over the pods."""
-
-    is_done: bool
-    """All pods are known, recorded and released."""
-    held: list[PodView]
-    """Pods that are still held."""
-    error: Exception | None
-    """The last error of the harvest."""
-
-
 class FinalHarvest:
     """The final harvest of one gang."""
 
-    def __init__(
-        self,
-        harvest: HarvestTask,
-        observer: GangObserver,
-        now: Callable[[], datetime],
-    ) -> None:
+    def __init__(self, harvest: HarvestTask, observer: GangObserver, now: Callable[[], datetime]) -> None:
         self.client, self.ref, self.clock = harvest.client, harvest.ref, harvest.clock
         self.harvest = harvest
-        self.watch, self.limits = observer.watch, observer.limits
+        self.watch = observer.watch
         self.observer = observer
         self.now = now
         self._listed: list[PodView] | None = None
@@ -199,7 +172,7 @@ class FinalHarvest:
             ClusterRefused: The pods cannot be listed any more.
         """
         completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
-        if completeness is Completeness.COMPLETE or len(self.watch.pods_by_uid) > self.limits.listed_at_once_max:
+        if completeness is Completeness.COMPLETE or len(self.watch.pods_by_uid) > LISTED_AT_ONCE_MAX:
             await self._harvest_observed()
         else:
             self._listed, _ = await gather_or_cancel(self._list(), self._harvest_observed())
@@ -227,22 +200,26 @@ class FinalHarvest:
         began = progress_at = self.clock.monotonic()
         while True:
             before = self.harvest.harvester.statistics()
-            found, pods = await self._run_pass(job, pods or await self.observer.refresh()), None
-            if found.is_done:
+            is_done, held = await self._run_pass(job, pods or await self.observer.refresh())
+            pods = None
+            if is_done:
                 return FinalHarvestResult()
             monotonic = self.clock.monotonic()
             if self.harvest.harvester.statistics().released > before.released:
                 progress_at = monotonic
-            if monotonic - progress_at >= NO_PROGRESS_S and not self._in_grace(found.held, monotonic - began):
-                found = await self._run_pass(job, await self.observer.refresh(), must_list=True)
-                return FinalHarvestResult() if found.is_done else await self._abandon(found.held)
+            if monotonic - progress_at >= NO_PROGRESS_S and not self._in_grace(held, monotonic - began):
+                is_done, held = await self._run_pass(job, await self.observer.refresh(), must_list=True)
+                return FinalHarvestResult() if is_done else await self._abandon(held)
             await self.watch.changed(self._retry_in_s())
-            if (count := len(self.watch.pods_by_uid)) > self.limits.listed_at_once_max:
+            if (count := len(self.watch.pods_by_uid)) > LISTED_AT_ONCE_MAX:
                 await self.clock.sleep(min(count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
-    async def _run_pass(self, job: StoredGang | None, pods: ObservedPods, *, must_list: bool = False) -> _Pass:
+    async def _run_pass(
+        self, job: StoredGang | None, pods: ObservedPods, *, must_list: bool = False
+    ) -> tuple[bool, list[PodView]]:
         """Harvest the pods that the watch shows. When none of them is left and there may be others, list the pods from
-        the API server and harvest them.
+        the API server and harvest them. Return whether all pods are known, recorded and released, and the pods that are
+        still held.
 
         :param must_list: List the pods whatever the watch shows: the watch may be dead without an error.
         """
@@ -253,27 +230,27 @@ class FinalHarvest:
         if listed is None or must_list:
             is_harvested = not held and error is None
             if is_harvested and completeness is Completeness.COMPLETE:
-                return _Pass(is_done=True, held=[], error=None)
+                return True, []
             waits = not is_harvested or (completeness is Completeness.PENDING and self._waits_for_watch())
             if waits and not must_list:
-                return _Pass(is_done=False, held=held, error=error)
+                return False, held
             listed = await self._list()
         await self.observer.add_listed(listed)
-        async for batch in in_batches(listed, self.limits.batch_pods):
+        async for batch in in_batches(listed):
             self.harvest.enqueue(batch)
         error = await self.harvest.drain()
         newest = {pod.metadata.uid: pod for pod in (*held, *listed)}
         held = await self._held_of(list(newest.values()))
-        return _Pass(is_done=not held and error is None, held=held, error=error)
+        return not held and error is None, held
 
     def _waits_for_watch(self) -> bool:
         """Whether to wait some seconds for a watch that is behind, because listing many pods costs more."""
         pods = len(self.watch.pods_by_uid)
-        if pods <= self.limits.listed_at_once_max or self.watch.pods_may_lag:
+        if pods <= LISTED_AT_ONCE_MAX or self.watch.pods_may_lag:
             return False
         now = self.clock.monotonic()
         if self._wait_for_watch_until is None:
-            self._wait_for_watch_until = now + min(pods * self.limits.lag_per_pod_s, LAG_MAX_S)
+            self._wait_for_watch_until = now + min(pods * LAG_PER_POD_S, LAG_MAX_S)
         return now < self._wait_for_watch_until
 
     def _retry_in_s(self) -> float:
@@ -288,7 +265,7 @@ class FinalHarvest:
 
     async def _held_of(self, pods: list[PodView]) -> list[PodView]:
         holds, held = self.harvest.harvester.holds, []
-        async for batch in in_batches(pods, self.limits.batch_pods):
+        async for batch in in_batches(pods):
             held += [pod for pod in batch if holds(pod) and is_of(self.ref, pod)]
         return held
 
