@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import PodView
 
 

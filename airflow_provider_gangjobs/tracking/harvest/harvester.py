@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import chain, islice
 from logging import INFO, WARNING
@@ -44,7 +44,7 @@ from airflow_provider_gangjobs.kube.text import log_fields
 from airflow_provider_gangjobs.tracking.harvest.ledger import is_namespace_ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -172,19 +172,22 @@ class HarvestQueue:
     def __init__(self) -> None:
         self._unrecorded_terminating: dict[str, UnrecordedPod] = {}
         self._unrecorded: dict[str, UnrecordedPod] = {}
-        self._terminating: dict[str, PodView] = {}
-        self._releasable: dict[str, PodView] = {}
-        self._log_is_read: dict[str, PodView] = {}
+        self.terminating: dict[str, PodView] = {}
+        """Recorded pods that are being deleted."""
+        self.releasable: dict[str, PodView] = {}
+        """The other recorded pods."""
+        self.log_is_read: dict[str, PodView] = {}
+        """Recorded pods that are kept while their logs are being read."""
         self.enqueued = 0
         """Number of pods that were added to be recorded, ever."""
 
     def backlog(self) -> Backlog:
         """Return how many pods are to be recorded, and to be released."""
         unrecorded = len(self._unrecorded_terminating) + len(self._unrecorded)
-        return Backlog(unrecorded, len(self._terminating), len(self._releasable))
+        return Backlog(unrecorded, len(self.terminating), len(self.releasable))
 
     def __len__(self) -> int:
-        return sum(self.backlog()) + len(self._log_is_read)
+        return sum(self.backlog()) + len(self.log_is_read)
 
     def add_unrecorded(self, due: UnrecordedPod) -> None:
         """Have a pod recorded; a pod that is in the queue already is replaced."""
@@ -197,25 +200,13 @@ class HarvestQueue:
         """Have a recorded pod released."""
         uid = pod.metadata.uid
         self.remove(uid)
-        (self._releasable if pod.metadata.deletion_timestamp is None else self._terminating)[uid] = pod
-
-    def add_recorded_while_log_is_read(self, pod: PodView) -> None:
-        """Keep a recorded pod whose log is being read. `log_was_read` has the pod released."""
-        self.remove(pod.metadata.uid)
-        self._log_is_read[pod.metadata.uid] = pod
-
-    def log_was_read(self, uid: str) -> bool:
-        """Have a pod released whose log was read. Return false if the pod does not wait for that."""
-        pod = self._log_is_read.pop(uid, None)
-        if pod is not None:
-            self.add_recorded(pod)
-        return pod is not None
+        (self.releasable if pod.metadata.deletion_timestamp is None else self.terminating)[uid] = pod
 
     def remove(self, uid: str) -> None:
         """Take a pod out of the queue. Safe to repeat."""
         self._unrecorded_terminating.pop(uid, None)
         self._unrecorded.pop(uid, None)
-        for pods in (self._terminating, self._releasable, self._log_is_read):
+        for pods in (self.terminating, self.releasable, self.log_is_read):
             pods.pop(uid, None)
 
     def unrecorded(self, uid: str) -> UnrecordedPod | None:
@@ -226,17 +217,8 @@ class HarvestQueue:
         """Return the first pods to record. They stay in the queue."""
         return list(islice(chain(self._unrecorded_terminating.values(), self._unrecorded.values()), at_most))
 
-    def next_terminating(self, at_most: int) -> list[PodView]:
-        """Return the first pods to release of those that are being deleted. They stay in the queue."""
-        return list(islice(self._terminating.values(), at_most))
 
-    def next_releasable(self, at_most: int) -> list[PodView]:
-        """Return the first of the other pods to release. They stay in the queue."""
-        return list(islice(self._releasable.values(), at_most))
-
-
-@dataclass(frozen=True)
-class HarvestStatistics:
+class HarvestStatistics(NamedTuple):
     """What a harvester, or all harvesters of a loop, have done so far."""
 
     backlog: int = 0
@@ -271,7 +253,7 @@ class HarvestTotals:
         """Keep the counters of a harvester that has stopped, without its backlog. Safe to repeat."""
         if harvester in self._active:
             self._active.remove(harvester)
-            self._stopped = replace(_sum([self._stopped, harvester.statistics()]), backlog=0)
+            self._stopped = _sum([self._stopped, harvester.statistics()])._replace(backlog=0)
 
     def statistics(self) -> HarvestStatistics:
         """Return the sums over all harvesters, of which the backlog is that of the running ones."""
@@ -279,9 +261,7 @@ class HarvestTotals:
 
 
 def _sum(parts: list[HarvestStatistics]) -> HarvestStatistics:
-    return HarvestStatistics(
-        **{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(HarvestStatistics)}
-    )
+    return HarvestStatistics(*map(sum, zip(*parts, strict=True)))
 
 
 log = logging.getLogger(__name__)
@@ -473,13 +453,14 @@ class Harvester:
             return
         is_terminating = pod.metadata.deletion_timestamp is not None
         if is_terminating and self._logs is not None and self._logs.notify_when_read(pod, self._log_was_read):
-            self._queue.add_recorded_while_log_is_read(pod)
+            self._queue.log_is_read[pod.metadata.uid] = pod
             return
         self._queue.add_recorded(pod)
         self._work.set()
 
     def _log_was_read(self, uid: str) -> None:
-        if self._queue.log_was_read(uid):
+        if (pod := self._queue.log_is_read.get(uid)) is not None:
+            self._queue.add_recorded(pod)
             self._work.set()
 
     def drop_ledger(self) -> None:
@@ -587,11 +568,11 @@ class Harvester:
             case Action.RECORD:
                 return await self._record_batch()
             case Action.RELEASE_TERMINATING:
-                return await self._release(self._queue.next_terminating(BATCH_PODS_MAX))
+                return await self._release(self._queue.terminating, BATCH_PODS_MAX)
             case Action.RELEASE_SLOWLY:
-                return await self._release(self._queue.next_releasable(SLOW_RELEASE_PODS))
+                return await self._release(self._queue.releasable, SLOW_RELEASE_PODS)
             case _:
-                return await self._release(self._queue.next_releasable(RELEASABLE_MAX), until=must_stop)
+                return await self._release(self._queue.releasable, RELEASABLE_MAX, until=must_stop)
 
     # -- recording and releasing -------------------------------------------------------------------------------
 
@@ -614,8 +595,10 @@ class Harvester:
                 self._queue.remove(last.pod.metadata.uid)
         return None
 
-    async def _release(self, pods: Sequence[PodView], *, until: Callable[[], bool] = lambda: False) -> Exception | None:
-        """Release recorded pods and return the first error. Pods that fail stay in the queue."""
+    async def _release(
+        self, pods: Mapping[str, PodView], at_most: int, *, until: Callable[[], bool] = lambda: False
+    ) -> Exception | None:
+        """Release the first recorded pods and return the first error. Pods that fail stay in the queue."""
         errors: list[ClusterError] = []
 
         def done(pod: PodView, error: ClusterError | None) -> None:
@@ -625,7 +608,7 @@ class Harvester:
             self._released.add(pod.metadata.uid)
             self._queue.remove(pod.metadata.uid)
 
-        await release_all(self._client, pods, done, is_stopped=until)
+        await release_all(self._client, list(islice(pods.values(), at_most)), done, is_stopped=until)
         self._failures += bool(errors)
         return errors[0] if errors else None
 

@@ -147,9 +147,7 @@ class Ledger:
             return []
         part = self._fitting({uid: encode(outcome) for uid, outcome in entries.items()})
         try:
-            stored = await self._client.create(
-                CONFIGMAPS, self._manifest(part), self.ref.namespace, response_format=ResponseFormat.METADATA
-            )
+            stored = await self._create(part)
         except (AlreadyExists, TooLarge, Invalid):
             return []
         self._fill(stored, part)
@@ -251,10 +249,7 @@ class Ledger:
         """Write, and return the metadata of the ConfigMap. Its data, up to 1 MiB, is not sent back."""
         if not self._shard.uid:
             try:
-                manifest = self._manifest(part)
-                return await self._client.create(
-                    CONFIGMAPS, manifest, self.ref.namespace, response_format=ResponseFormat.METADATA
-                )
+                return await self._create(part)
             except AlreadyExists:
                 there = await self._client.get(CONFIGMAPS, self._name, self.ref.namespace)
                 if not self._is_ours(there):
@@ -279,7 +274,7 @@ class Ledger:
         ours = (meta.get("labels") or {}).get(LABEL_JOB_UID) == self.ref.uid
         return ours and meta.get("deletionTimestamp") is None
 
-    def _manifest(self, data: Mapping[str, str]) -> dict[str, Any]:
+    async def _create(self, data: Mapping[str, str]) -> dict[str, Any]:
         labels = {LABEL_GANG: self.ref.name, LABEL_PURPOSE: str(ObjectPurpose.LEDGER), LABEL_JOB_UID: self.ref.uid}
         meta = {
             "name": self._name,
@@ -287,7 +282,10 @@ class Ledger:
             "labels": labels,
             "ownerReferences": [owned_by("batch/v1", "Job", self.ref.name, self.ref.uid)],
         }
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)}
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)}
+        return await self._client.create(
+            CONFIGMAPS, manifest, self.ref.namespace, response_format=ResponseFormat.METADATA
+        )
 
 
 def _is_too_large(error: ApiError) -> bool:
