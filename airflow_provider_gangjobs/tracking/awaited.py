@@ -50,20 +50,24 @@ STALE_S: Final = 600.0
 class InformerWatch(Generic[V]):
     """Some keys of a shared informer. `close` must be called at the end."""
 
-    def __init__(self, client: Client, informer: Informer[V], keys: Iterable[str], notification: Notification) -> None:
+    def __init__(
+        self,
+        client: Client,
+        informer: Informer[V],
+        keys: Iterable[str],
+        notification: Notification,
+        listed: tuple[Resource, str, str | None],
+    ) -> None:
         """
         :param informer: The handle is released by `close`.
         :param notification: Notified when an object of the keys changes.
+        :param listed: The resource, namespace and label selector of a list that needs the permissions of the informer.
         """
         self._client = client
         self._informer = informer
         self._notification = notification
+        self._listed = listed
         self._subscriptions = [informer.subscribe(key, notification) for key in keys]
-
-    @property
-    def _listed(self) -> tuple[Resource, str, str | None]:
-        """The resource, namespace and label selector of a list that needs the same permissions as the informer."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the subscriptions. Safe to repeat."""
@@ -136,7 +140,8 @@ class SelectionWatch(InformerWatch[JobView]):
         informer: Informer[JobView] = informers().acquire(
             client, JOBS, selection.namespace, labels, decode=JobView, index=index
         )
-        super().__init__(client, informer, keys, notification)
+        listed = JOBS, selection.namespace, next(iter(selection.label_selectors), None)
+        super().__init__(client, informer, keys, notification, listed)
         self._listed_jobs: dict[str, JobView] = {}
         """Jobs by uid that the informer did not have when the watch began. The informer has those that change."""
 
@@ -171,10 +176,6 @@ class SelectionWatch(InformerWatch[JobView]):
     @property
     def _seen(self) -> dict[str, JobView]:
         return {uid: job for subscription in self._subscriptions for uid, job in subscription.peek().items()}
-
-    @property
-    def _listed(self) -> tuple[Resource, str, str | None]:
-        return JOBS, self._selection.namespace, next(iter(self._selection.label_selectors), None)
 
 
 def name_of(seen: JobSetView) -> str | None:
@@ -252,11 +253,7 @@ class _JobSetWatch(InformerWatch[JobSetView]):
         self._last: JobSetView | None = None
         """The last view of the JobSet, if it does not exist any more."""
         informer = informers().acquire(client, JOB_SETS, ref.namespace, decode=JobSetView, index=name_of)
-        super().__init__(client, informer, [ref.name], Notification())
-
-    @property
-    def _listed(self) -> tuple[Resource, str, str | None]:
-        return JOB_SETS, self.ref.namespace, None
+        super().__init__(client, informer, [ref.name], Notification(), (JOB_SETS, ref.namespace, None))
 
     async def run(self) -> GangEvent:
         """Return the event at the end of the JobSet."""

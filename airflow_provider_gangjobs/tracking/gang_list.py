@@ -1,7 +1,7 @@
 """Reads many gangs at once: all gangs of a namespace or cluster, and those that a person names.
 
 Lists are read page by page and decoded into views, so ten thousand Jobs cost a second and little memory. Nothing is
-changed. The rules are `gang.gang_lists` and `gang.gang_lists`. The process of a command imports this module, so the
+changed. The rules are in `gang.gang_lists`. The process of a command imports this module, so the
 module imports little.
 """
 
@@ -110,6 +110,3 @@ async def namespace_exists(client: Client, namespace: str) -> bool | None:
     except ClusterError:
         return None
     return True
-
-
-__all__ = ["find_gangs", "list_gangs", "namespace_exists", "watch_gangs"]

@@ -224,8 +224,8 @@ class WaitEvidence:
         self._ref = ref
         self._watch = watch
         self._clock = clock
-        self._events: tuple[EventView, ...] = ()
-        self._has_read_events = False
+        self._events: tuple[EventView, ...] | None = None
+        """The Events of the Job; `None` if they were not read."""
         self._queue_events: tuple[EventView, ...] = ()
         self._queue_events_due: float | None = None
         self._refusal = ""
@@ -248,7 +248,7 @@ class WaitEvidence:
     def with_events(self, *events: EventView) -> Evidence:
         """Return the evidence with further Events of the Job."""
         return Evidence(
-            events=(*self._events, *self._queue_events, *events),
+            events=(*(self._events or ()), *self._queue_events, *events),
             queue_workload=self._watch.queue_workload,
             queue_position=self._watch.queue_position,
             shows_queue=self._watch.shows_queue,
@@ -281,8 +281,7 @@ class WaitEvidence:
         elif observation.refusal:
             self._refusal = observation.refusal
         if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
-            self._has_read_events = False
-            self._events = ()
+            self._events = None
         else:  # and the gang may be queued again for another reason
             self._queue_events_due = None
             self._queue_events = ()
@@ -298,10 +297,9 @@ class WaitEvidence:
         :return: Zero if Events were read, so that the gang is observed again; `None` if no Events are of use.
         """
         cause = observation.wait.cause
-        if cause is WaitCause.PODS_MISSING and not self._has_read_events:
+        if cause is WaitCause.PODS_MISSING and self._events is None:
             if age_s < EVENTS_AFTER_S:
                 return EVENTS_AFTER_S - age_s
-            self._has_read_events = True
             self._events = await job_events(self._client, self._ref)
             return 0.0
         if self._refusal == NO_CAUSE_NAMED and not self._has_read_refusal:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
@@ -392,6 +393,9 @@ class LogStream:
         return late_s + clock.monotonic() - before
 
     def _note_lateness(self, turn: _Turn, late_s: float, units: float) -> None:
+        if not late_s:
+            self._lateness = _Lateness()
+            return
         self._lateness.add(turn.parts[0].time_ns, late_s, units)
         now = self._client.clock.monotonic()
         if self._lateness.seconds > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
@@ -403,34 +407,27 @@ class LogStream:
             self.note(f"{why}: the lines appear here later, and the rest after the end of the gang")
 
 
+@dataclass
 class _Lateness:
     """How long the limits have delayed the lines since they last did not, and how fast the rank has written these."""
 
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin with the next turn that is delayed."""
-        self.seconds = 0.0
-        self._units = 0.0
-        self._last_units = 0.0
-        self._first_ns = self._last_ns = 0
+    seconds: float = 0.0
+    _units: float = 0.0
+    _last_units: float = 0.0
+    _first_ns: int = 0
+    _last_ns: int = 0
 
     def add(self, time_ns: int, late_s: float, units: float) -> None:
-        """Count a turn.
+        """Count a turn that was delayed.
 
         :param time_ns: The time of the first line; 0 if it is unknown.
         :param late_s: How long the limits have delayed the turn, in seconds.
         """
-        if not late_s:
-            self.reset()
-            return
         self.seconds += late_s
         self._units += self._last_units
         self._last_units = units
-        if time_ns:
-            self._last_ns = time_ns
-            self._first_ns = self._first_ns or time_ns
+        self._last_ns = time_ns or self._last_ns
+        self._first_ns = self._first_ns or time_ns
 
     @property
     def rank_is_fast(self) -> bool:
