@@ -273,9 +273,9 @@ async def test_logs_name_the_role_and_the_rank_in_it(plane):
     ref = await running(plane)
     for pod in plane.pods(ref.name):
         plane.write(pod["metadata"]["name"], "hello\n")
-    lines = [line for log in await read_logs(plane.client, ref, Logs.ALL) for line in log.lines()]
-    assert lines == [
-        f"[{rank}] hello" for rank in ("rank 0 of role leader", *map("rank {} of role worker".format, range(3)))
+    logs = await read_logs(plane.client, ref, Logs.ALL)
+    assert [(log.label, log.text) for log in logs] == [
+        (rank, "hello\n") for rank in ("rank 0 of role leader", *map("rank {} of role worker".format, range(3)))
     ]
 
 

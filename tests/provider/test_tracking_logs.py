@@ -55,14 +55,6 @@ async def test_policy_selects_the_ranks_whose_logs_are_read(plane, policy, read)
     await following.kill()
 
 
-@in_virtual_time
-async def test_tail_is_bounded(plane):
-    ref, following = await _failed_gang(plane)
-    (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED, tail_lines=1)
-    assert zero.text == "step 2 of train-0\n"
-    await following.kill()
-
-
 def _numbered(lines: int) -> str:
     """Return lines of 400 bytes, and an exception at the end."""
     return "".join(f"{f'step {number}':<399}\n" for number in range(1, lines + 1)) + TRACEBACK
@@ -124,11 +116,9 @@ async def test_pods_that_cannot_be_listed_are_reported(plane):
     assert "403" in only.problem
 
 
-def test_lines_carry_their_rank():
-    assert RankLog("p", 3, "a\nb\n").lines() == ["[rank 3] a", "[rank 3] b"]
-    assert RankLog("p", None, "a").lines() == ["[pod p] a"]
-    assert RankLog("p", 0, problem="gone").lines() == ["[rank 0] (no log: gone)"]
-    assert RankLog("p", 0, "b\n", left_out="a").lines() == ["[rank 0] (left out: a)", "[rank 0] b"]
+def test_log_is_named_by_its_rank_or_its_pod():
+    assert RankLog("p", 3).label == "rank 3"
+    assert RankLog("p", None).label == "pod p"
 
 
 def test_pod_that_never_started_has_no_log():

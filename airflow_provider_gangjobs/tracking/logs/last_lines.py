@@ -145,6 +145,7 @@ def _wanted(pod: PodView, containers: Sequence[str]) -> Iterator[ContainerStatus
 
 
 TAIL_LINES: Final = 1000
+"""How many lines are read from the end of each log."""
 LIMIT_BYTES: Final = 256 * 1024
 """Limit of the log of one rank, counted from its end. Airflow keeps the log of a task in one file."""
 RANKS_MAX: Final = 20
@@ -176,12 +177,6 @@ class RankLog(Struct, frozen=True):
         """How messages name the rank."""
         return name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
 
-    def lines(self) -> list[str]:
-        """Return the lines, each with its rank as a prefix, to show the logs of several ranks in one log."""
-        missing = [f"(left out: {self.left_out})"] if self.left_out else []
-        lines = [*missing, *self.text.splitlines()] if not self.problem else [f"(no log: {self.problem})"]
-        return [f"[{self.label}] {line}" for line in lines]
-
 
 async def read_logs(
     client: Client,
@@ -189,15 +184,13 @@ async def read_logs(
     policy: Logs,
     *,
     outcomes: Sequence[Outcome] = (),
-    tail_lines: int = TAIL_LINES,
     rank: int | None = None,
 ) -> list[RankLog]:
-    """Read the logs that the policy selects, ordered by rank. At most `RANKS_MAX` logs are read, failed ranks first.
+    """Read the ends of the logs that the policy selects, ordered by rank: at most `RANKS_MAX`, failed ranks first.
 
     The function does not raise errors of the cluster: a log that could not be read has the error in `problem`.
 
     :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
-    :param tail_lines: Number of lines that are read from the end of each log.
     :param rank: Read only the logs of the pods of this rank, instead of those that the policy selects.
     """
     if policy is Logs.NONE and rank is None:
@@ -213,7 +206,7 @@ async def read_logs(
 
     async def read(source: LogSource) -> RankLog:
         async with semaphore:
-            return await _read(client, source, tail_lines=tail_lines)
+            return await _read(client, source)
 
     return list(await asyncio.gather(*map(read, sources)))
 
@@ -304,12 +297,12 @@ def _by_rank(pod: PodView) -> tuple[int, str]:
     return -1 if rank is None else rank, pod.metadata.name
 
 
-async def _read(client: Client, source: LogSource, *, tail_lines: int) -> RankLog:
+async def _read(client: Client, source: LogSource) -> RankLog:
     role_rank = source.role_rank if source.role else None
     log = RankLog(source.pod, source.rank, role=source.role, role_rank=role_rank)
     try:
         tail = await client.log_tail(
-            source.pod, source.namespace, container=source.container, tail_lines=tail_lines, bytes_max=LIMIT_BYTES
+            source.pod, source.namespace, container=source.container, tail_lines=TAIL_LINES, bytes_max=LIMIT_BYTES
         )
     except ClusterError as exc:
         return replace(log, problem=explain_problem(exc, source.removal))
