@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class FailingLedger(Ledger):
     """A ledger whose first write raises an unexpected error."""
 
-    async def begin(self, read_outcomes: Iterable[Outcome]) -> list[Outcome]:
+    async def record(self, *_: Any) -> None:
         raise ZeroDivisionError
 
 

@@ -135,12 +135,7 @@ async def test_harvest_that_cannot_store_logs_this_and_continues(caplog: pytest.
         ref = REF
         recorded: frozenset[str] = frozenset()
 
-        async def load(self, tell: Any) -> None: ...
-
-        async def begin(self, outcomes: Any) -> list[Any]:
-            return []
-
-        async def record(self, outcomes: Any) -> None:
+        async def record(self, outcomes: Any, *_: Any) -> None:
             if refusals:
                 raise refusals.pop()
             stored.set()

@@ -616,17 +616,13 @@ class Harvester:
         new = self._unrecorded(await _outcomes_of(batch))
         try:
             if self._ledger is not None:
-                self._stored(await self._ledger.begin(new))
-            await self.load_ledger()
-            new = self._unrecorded(new)
-            if self._ledger is not None:
-                await self._ledger.record(new)
+                await self._ledger.record(new, self._keep, self._stored)
         except Forbidden as exc:
             if not is_namespace_ending(exc):
                 raise
             self.drop_ledger()
-            new = self._unrecorded(new)
-        self._stored(new)
+        if self._ledger is None:
+            self._stored(self._unrecorded(new))
 
     def _unrecorded(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         recorded = self.recorded

@@ -11,7 +11,7 @@ once, and an unowned one would never be deleted. Then outcomes are only in the e
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
-    OnRead = Callable[[Sequence[Outcome]], None]
+    OnOutcomes = Callable[[Sequence[Outcome]], None]
 
 SHARD_BYTES_MAX: Final = 700 * 1024
 """Keys and values of one ConfigMap. The rest of its 1 MiB is for managedFields, some 50 bytes an entry."""
@@ -133,28 +133,7 @@ class Ledger:
         """UIDs of the pods whose outcome is known to be stored. Empty before the first `load`."""
         return self._recorded.keys() if self._recorded is not None else frozenset()
 
-    async def begin(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """Create the ledger with as many of these outcomes as fit, unless it exists, and return those that were stored.
-
-        Most gangs have one harvester, which need not read a ledger that does not exist. If the creation succeeds there
-        was none; otherwise `record` reads it.
-
-        Raises:
-            ClusterError: It is not known whether the outcomes are stored.
-        """
-        entries = {outcome.uid: outcome for outcome in outcomes} if self._recorded is None else {}
-        if not entries:
-            return []
-        part = self._fitting({uid: encode(outcome) for uid, outcome in entries.items()})
-        try:
-            stored = await self._create(part)
-        except (AlreadyExists, TooLarge, Invalid):
-            return []
-        self._fill(stored, part)
-        self._recorded = dict.fromkeys(part)
-        return [entries[uid] for uid in part]
-
-    async def load(self, on_read: OnRead = _ignore) -> None:
+    async def load(self, on_read: OnOutcomes = _ignore) -> None:
         """Read what is recorded, unless that was done before.
 
         Raises:
@@ -163,7 +142,7 @@ class Ledger:
         if self._recorded is None:
             await self.refresh(on_read)
 
-    async def refresh(self, on_read: OnRead = _ignore) -> None:
+    async def refresh(self, on_read: OnOutcomes = _ignore) -> None:
         """Read what is recorded now, also by others.
 
         :param on_read: Called with the outcomes of one ConfigMap at a time, each outcome once: a large gang has 50 MB.
@@ -183,20 +162,35 @@ class Ledger:
                 await time_slice.yield_if_due()
         self._recorded = found | (self._recorded or {})
 
-    async def record(self, outcomes: Iterable[Outcome]) -> None:
+    async def record(
+        self, outcomes: Iterable[Outcome], on_read: OnOutcomes = _ignore, on_stored: OnOutcomes = _ignore
+    ) -> None:
         """Store all outcomes. Safe to repeat, also after an error.
 
+        Most gangs have one harvester, which need not read a ledger that does not exist. So the ledger is created if it
+        was not read, and read if it exists.
+
+        :param on_read: Called with what is read, if the ledger was not read before. See `refresh`.
+        :param on_stored: Called with outcomes when they are stored.
+
         Raises:
-            ClusterError, LedgerUnavailable: Some outcomes may not be stored, so none of these pods may be released.
+            ClusterError, LedgerUnavailable: Some outcomes may not be stored, so their pods may not be released.
         """
-        await self.load()
+        new = {outcome.uid: outcome for outcome in outcomes if outcome.uid not in self.recorded}
+        entries = {uid: encode(outcome) for uid, outcome in new.items()}
+        if entries and self._recorded is None:
+            part = self._fitting(entries)
+            with suppress(AlreadyExists, TooLarge, Invalid):
+                self._fill(await self._create(part), part)
+                self._recorded = dict.fromkeys(part)
+                on_stored([new[uid] for uid in part])
+        await self.load(on_read)
         assert self._recorded is not None, "it was loaded"
-        entries = {outcome.uid: encode(outcome) for outcome in outcomes if outcome.uid not in self._recorded}
-        while entries:
+        while entries := {uid: text for uid, text in entries.items() if uid not in self.recorded}:
             part = self._fitting(entries)
             await self._store(part)
             self._recorded |= dict.fromkeys(part)
-            entries = {uid: text for uid, text in entries.items() if uid not in part}
+            on_stored([new[uid] for uid in part])
 
     def _fitting(self, entries: Mapping[str, str]) -> dict[str, str]:
         """The entries that the present shard has room for; of an empty shard, one at least."""
