@@ -215,7 +215,7 @@ def collect_sample(waiting: int) -> Sample:
     from airflow_provider_gangjobs.tracking.harvest.harvester import harvest_totals
 
     statistics = informers().statistics()
-    harvest = harvest_totals().statistics()
+    harvest = harvest_totals()
     counters: dict[CounterKey, float] = {
         CounterKey(name, source): getattr(informer, name)
         for source, informer in statistics.items()

@@ -54,7 +54,6 @@ from airflow_provider_gangjobs.jobs.requests import (
 from airflow_provider_gangjobs.tracking.gang_watch import (
     GangObserver,
     GangWatch,
-    Pace,
     group_resource,
     observe_listed,
     podgroups_served,
@@ -114,7 +113,7 @@ async def follow(
     until: FollowUntil = "ended",
     report: Callable[[Observation], None],
     logs: LogReader | None = None,
-    pace: Pace = Pace(),  # noqa: B008 - a frozen value
+    now: Callable[[], datetime] | None = None,
 ) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and return the event.
 
@@ -124,6 +123,8 @@ async def follow(
 
     :param report: Called at each change of the phase or of the cause of waiting.
     :param logs: Reads logs of pods that are being deleted, before the pods are released.
+    :param now: Returns the time by which deadlines are judged. By default this is the API server's time, because the
+        API server writes the times that deadlines count from.
     """
     async with nullcontext(cluster) if isinstance(cluster, Client) else informers().client(cluster) as client:
         reporter = PhaseReporter(report)
@@ -131,8 +132,8 @@ async def follow(
             watch = GangWatch(client, ref)
             try:
                 watch.subscribe_to_groups(client, await podgroups_served(client))
-                wanted = _Wanted(deadlines, until, reporter, logs)
-                return await _Follower(client, ref, watch, wanted, pace).run()
+                wanted = _Wanted(deadlines, until, reporter, logs, now or client.server_clock.now)
+                return await _Follower(client, ref, watch, wanted).run()
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
@@ -163,22 +164,22 @@ class _Wanted(NamedTuple):
     until: FollowUntil
     reporter: PhaseReporter
     logs: LogReader | None
+    now: Callable[[], datetime]
 
 
 class _Follower:
-    def __init__(self, client: Client, ref: GangRef, watch: GangWatch, wanted: _Wanted, pace: Pace) -> None:
+    def __init__(self, client: Client, ref: GangRef, watch: GangWatch, wanted: _Wanted) -> None:
         self.client = client
         self.ref = ref
         self.watch = watch
-        self.deadlines, self.until, self.reporter, self.logs = wanted
-        self.now = pace.now or client.server_clock.now
-        self.clock = clock = pace.clock or client.clock
+        self.deadlines, self.until, self.reporter, self.logs, self.now = wanted
+        self.clock = clock = client.clock
         self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
         self.requeue = Requeue(self.jobs)
-        self.harvest = HarvestTask(client, ref, clock, watch.wake, self.logs)
+        self.harvest = HarvestTask(client, ref, watch.wake, self.logs)
         self.sidecars = Sidecars(client, self.jobs, self.harvest, self.now)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue)
-        self.evidence = WaitEvidence(client, ref, watch, clock)
+        self.evidence = WaitEvidence(client, ref, watch)
         self.waits_for_nodes = False
         self.began: dict[Phase, datetime] = {}
         """When each phase began, also if the objects that showed it are gone."""

@@ -35,10 +35,8 @@ from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JO
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-    from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
@@ -221,17 +219,6 @@ async def podgroups_served(client: Client) -> Resource | None:
     served = (v for v in discovered.scheduling_versions if discovered.can_watch(v, "podgroups"))
     version = next(served, None)
     return podgroups(version) if version else None
-
-
-@dataclass(frozen=True)
-class Pace:
-    """The clocks of one follower."""
-
-    now: Callable[[], datetime] | None = None
-    """The time by which deadlines are judged. By default this is the API server's time, because the API server writes
-    the times that deadlines count from."""
-    clock: Clock | None = None
-    """The clock of pauses and retries. By default the clock of the client."""
 
 
 REINDEXED_MAX: Final = 64

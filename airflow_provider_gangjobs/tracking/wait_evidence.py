@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
@@ -219,11 +218,11 @@ _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 class WaitEvidence:
     """The evidence that one follower has collected. Only the follower calls it."""
 
-    def __init__(self, client: Client, ref: GangRef, watch: GangWatch, clock: Clock) -> None:
+    def __init__(self, client: Client, ref: GangRef, watch: GangWatch) -> None:
         self._client = client
         self._ref = ref
         self._watch = watch
-        self._clock = clock
+        self._clock = client.clock
         self._events: tuple[EventView, ...] | None = None
         """The Events of the Job; `None` if they were not read."""
         self._queue_events: tuple[EventView, ...] = ()

@@ -17,7 +17,6 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, LABEL_GANG, LABEL_GANG_ROLE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from tests.endings.fake_kubelets import HOSTNAME
 from tests.guarantees.recorder import recording
 
@@ -111,7 +110,7 @@ class GangUnderTest:
 
     async def follow(self, **options: Any) -> GangEvent:
         """Follow the gang as a trigger does, and return the event."""
-        options = {"pace": Pace(self.kubelets.now, self.clock), "report": lambda _: None} | options
+        options = {"now": self.kubelets.now, "report": lambda _: None} | options
         async with asyncio.timeout(WITHIN_S):
             return await follow(self.config, self.ref, **options)
 

@@ -12,7 +12,6 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
 from tests.crashes import CrashingAtFirst, may_die
 from tests.endings.fake_kubelets import FakeKubelets
@@ -91,7 +90,7 @@ async def results(plane: VirtualControlPlane, event: GangEvent) -> Any:
 
 
 def follower_options(plane: VirtualControlPlane) -> dict[str, Any]:
-    return {"pace": Pace(plane.clock.now, loop_clock()), "report": lambda _: None}
+    return {"now": plane.clock.now, "report": lambda _: None}
 
 
 async def play_on_sandbox(scenario: Scenario, release: str, *, has_roles: bool = False) -> None:

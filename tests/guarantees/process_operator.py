@@ -19,8 +19,6 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
-from tests.provider.virtual_control_plane import loop_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -101,7 +99,7 @@ class ProcessHook(GangJobHook):
 
     async def afollow(self, ref: Any, *, report: Any = lambda _: None, config: Any = None, **options: Any) -> Any:
         options = {name: value for name, value in options.items() if value is not None}
-        return await follow(self.process.config, ref, report=report, pace=Pace(clock=loop_clock()), **options)
+        return await follow(self.process.config, ref, report=report, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
-from tests.provider.virtual_control_plane import VIRTUAL_TIMEOUT_S, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import VIRTUAL_TIMEOUT_S, VirtualControlPlane
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -16,18 +15,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.phase import Phase
 
 
-def pace_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the parameters of `Pace` out of the options of a follower."""
-    return {name: options.pop(name) for name in ("now", "clock") if name in options}
-
-
 class Follower:
     """Run `follow()` for a gang of a virtual control plane, and keep what it reports."""
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.reports: list[Observation] = []
-        pace = Pace(**{"now": plane.clock.now, "clock": loop_clock()} | pace_of(options))
-        options = {"report": self.reports.append, "pace": pace} | options
+        options = {"report": self.reports.append, "now": plane.clock.now} | options
         self.task = asyncio.create_task(follow(plane.config, ref, **options))
 
     @property

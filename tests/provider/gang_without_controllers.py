@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.identity import ledger_selector
@@ -12,7 +11,7 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
-from tests.provider.virtual_control_plane import INDEX, NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import INDEX, NAMESPACE, VirtualControlPlane
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -61,13 +60,3 @@ class GangWithoutControllers:
 
     def shards(self) -> list[dict[str, Any]]:
         return self.plane.registry.list(CONFIGMAPS, NAMESPACE, ledger_selector(self.ref.name, self.ref.uid))
-
-
-async def drained(harvester: Harvester) -> Exception | None:
-    """Run the harvester until its backlog is empty, and return the result of `drain`."""
-    running = asyncio.create_task(harvester.run(clock=loop_clock()))
-    try:
-        return await harvester.drain()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,18 +18,13 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import (
     DRAIN_FAILURES_MAX,
     PAUSE_BASE_S,
     Harvester,
+    harvest_totals,
 )
 from airflow_provider_gangjobs.tracking.harvest.ledger import Ledger
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.guarantees.history import is_held
-from tests.provider.gang_without_controllers import drained
-from tests.provider.virtual_control_plane import NAMESPACE, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE
 from tests.provider.virtual_time import elapsed, in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 
 
 class FailingLedger(Ledger):
@@ -46,8 +41,8 @@ async def test_only_ended_pods_are_harvested(gang):
         gang.pod(rank, phase=phase)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    assert await drained(harvester) is None
-    assert (harvester.statistics().recorded, harvester.statistics().released) == (2, 2)
+    assert await harvester.drain() is None
+    assert (harvest_totals().recorded, harvest_totals().released) == (2, 2)
     assert [is_held(pod) for pod in plane.pods()] == [False, False, True, True]
     found = await read_outcomes(plane.client, gang.ref)
     assert [(one.rank, one.outcome) for one in found] == [(0, OutcomeKind.SUCCEEDED), (1, OutcomeKind.FAILED)]
@@ -58,7 +53,7 @@ async def test_held_pods_are_released_once_no_more_end(gang):
     plane = gang.plane
     gang.pod(0)
     harvester = gang.harvester()
-    harvesting = asyncio.create_task(harvester.run(clock=loop_clock()))
+    harvesting = asyncio.create_task(harvester.run())
     await gang.enqueue_all(harvester)
     async with asyncio.timeout(5):
         while harvester.backlog:  # noqa: ASYNC110 - no event reports the backlog
@@ -74,7 +69,7 @@ async def test_pod_deleted_before_it_was_bound_is_harvested(gang):
     plane.registry.delete(PODS, "train-0", NAMESPACE)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    await drained(harvester)
+    await harvester.drain()
     assert plane.pods() == []
     assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.DELETED]
 
@@ -95,7 +90,7 @@ async def test_pod_that_another_process_released_is_recorded(gang):
     gang.pod(0, held=False)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    await drained(harvester)
+    await harvester.drain()
     assert len(plane.ledger()) == 1
     await gang.enqueue_all(harvester)
     assert harvester.backlog == 0
@@ -108,7 +103,7 @@ async def test_vanished_pod_is_recorded_by_its_last_view(gang):
     plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
     harvester = gang.harvester()
     harvester.enqueue_deleted([last])
-    assert await drained(harvester) is None
+    assert await harvester.drain() is None
     assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.DELETED]
     assert harvester.backlog == 0
 
@@ -121,7 +116,7 @@ async def test_pod_that_was_replaced_counts_as_released(gang):
     gang.pod(0, phase="Running")
     harvester = gang.harvester()
     harvester.enqueue([_with_finalizer(first)])
-    assert (await drained(harvester), harvester.backlog) == (None, 0)
+    assert (await harvester.drain(), harvester.backlog) == (None, 0)
     assert is_held(plane.pods()[0])
 
 
@@ -137,9 +132,9 @@ async def test_nothing_is_released_if_it_cannot_be_recorded(gang):
     plane.arm("status", method="POST", path="/configmaps", code=403, times=DRAIN_FAILURES_MAX)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    assert isinstance(await drained(harvester), Forbidden)
+    assert isinstance(await harvester.drain(), Forbidden)
     assert (harvester.backlog, len(plane.held())) == (1, 1)
-    assert await drained(harvester) is None
+    assert await harvester.drain() is None
     assert plane.held() == []
 
 
@@ -151,8 +146,8 @@ async def test_one_pod_that_fails_does_not_stop_the_others(gang):
     plane.arm("status", method="PATCH", path="/pods/train-1", code=500, times=DRAIN_FAILURES_MAX)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    assert isinstance(await drained(harvester), ServerError)
-    assert (harvester.statistics().recorded, harvester.statistics().released) == (4, 3)
+    assert isinstance(await harvester.drain(), ServerError)
+    assert (harvest_totals().recorded, harvest_totals().released) == (4, 3)
     assert [pod["metadata"]["name"] for pod in plane.held()] == ["train-1"]
 
 
@@ -165,7 +160,7 @@ async def test_batches_have_a_limit_and_begin_with_terminating_pods(gang):
     plane.registry.delete(PODS, terminating, NAMESPACE)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    assert await drained(harvester) is None
+    assert await harvester.drain() is None
     parts = [change.obj["data"] for change in plane.history.of(CONFIGMAPS)]
     assert [len(part) for part in parts] == [BATCH_PODS_MAX, BATCH_PODS_MAX + 3]
     pods = plane.history.of(PODS)
@@ -182,7 +177,7 @@ async def test_failed_harvest_is_retried_with_pauses(gang):
     plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    running = asyncio.create_task(harvester.run(clock=loop_clock()))
+    running = asyncio.create_task(harvester.run())
     await plane.until(lambda: not plane.held())
     assert elapsed() >= 100
     assert len(plane.faults.history) == 3
@@ -195,9 +190,9 @@ async def test_drain_does_not_wait_for_a_pause_of_the_harvester(gang):
     gang.pod(0)
     plane.arm("status", method="PATCH", path="/pods/", code=403, times=8)
     harvester = gang.harvester()
-    running = asyncio.create_task(harvester.run(clock=loop_clock()))
+    running = asyncio.create_task(harvester.run())
     await gang.enqueue_all(harvester)
-    await plane.until(lambda: harvester.statistics().failures == 8)
+    await plane.until(lambda: harvest_totals().failures == 8)
     began = elapsed()
     assert await harvester.drain() is None
     assert elapsed() - began < 0.1 < PAUSE_BASE_S
@@ -205,13 +200,13 @@ async def test_drain_does_not_wait_for_a_pause_of_the_harvester(gang):
 
 
 @in_virtual_time
-async def test_drain_raises_what_ended_the_harvester(gang):
+async def test_drain_raises_an_unexpected_error(gang):
     plane = gang.plane
     gang.pod(0)
     harvester = gang.harvester(FailingLedger(plane.client, gang.ref))
     await gang.enqueue_all(harvester)
     with pytest.raises(ZeroDivisionError):
-        await drained(harvester)
+        await harvester.drain()
 
 
 @in_virtual_time
@@ -220,7 +215,7 @@ async def test_gang_without_its_job_is_reported_and_not_recorded(gang):
     gang.pod(0, phase="Failed")
     harvester = Harvester(plane.client, None)
     await gang.enqueue_all(harvester)
-    await drained(harvester)
+    await harvester.drain()
     assert [one.rank for one in harvester.outcomes] == [0]
     assert (plane.ledger(), plane.held()) == ({}, [])
 
@@ -232,5 +227,5 @@ async def test_pods_of_an_ending_namespace_are_released_without_a_ledger(gang):
     plane.registry.delete("namespaces", NAMESPACE, None)
     harvester = gang.harvester()
     await gang.enqueue_all(harvester)
-    assert await drained(harvester) is None
+    assert await harvester.drain() is None
     assert (len(harvester.outcomes), plane.held()) == (1, [])

@@ -19,8 +19,7 @@ from tests.crashes import Crash, CrashingClient, crash_points, dies, may_die
 from tests.examples import examples
 from tests.guarantees.harvest import check_harvest, recorded_before_released
 from tests.provider.follower import Follower
-from tests.provider.gang_without_controllers import drained
-from tests.provider.virtual_control_plane import VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ async def _harvest_all(client: Client, ref: GangRef, *, shard_bytes_max: int = 2
         harvester.enqueue(await list_pods(client, ref))
         if not harvester.backlog:
             return
-        await drained(harvester)
+        await harvester.drain()
     raise AssertionError(f"the harvest did not end after {ROUNDS_MAX} lists")
 
 
@@ -125,6 +124,6 @@ async def test_follower_that_dies_at_a_write_is_replaced(plane, method: str, pat
     await following.kill()
     for rank in ranks:
         plane.finish("train", rank)
-    event = await Follower(plane, ref, clock=loop_clock()).event()
+    event = await Follower(plane, ref).event()
     assert event.status == "succeeded"
     check_harvest(plane.history, uids)

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.tracking.harvest.ledger import encode, read_ledge
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.guarantees.harvest import check_harvest
-from tests.provider.gang_without_controllers import GangWithoutControllers, drained
+from tests.provider.gang_without_controllers import GangWithoutControllers
 from tests.provider.virtual_control_plane import NAMESPACE
 from tests.provider.virtual_time import in_virtual_time
 
@@ -81,6 +81,20 @@ async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning(gan
     plane.faults.remove()
     await ledger.load(parts.append)
     assert set(ledger.recorded) == {pod.metadata.uid for pod in pods}
+
+
+@in_virtual_time
+async def test_outcomes_are_told_as_stored_also_if_the_next_cannot_be_stored(gang):
+    plane = gang.plane
+    first, *others = (view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(4))
+    ledger, stored = gang.ledger(shard_bytes_max=2000), []
+    await ledger.record([outcome_of(first)])
+    plane.arm("status", method="POST", path="/configmaps$", times=1, code=403)
+    with pytest.raises(Forbidden):
+        await ledger.record(map(outcome_of, others), on_stored=stored.append)
+    assert [len(part) for part in stored] == [1]
+    await ledger.record(map(outcome_of, others), on_stored=stored.append)
+    assert {outcome.uid for part in stored for outcome in part} == {pod.metadata.uid for pod in others}
 
 
 @in_virtual_time
@@ -181,8 +195,8 @@ async def test_outcome_from_a_last_view_never_replaces_a_recorded_outcome(gang):
     plane.finish("train", 0, exit_code=3)
     other = gang.harvester()
     await gang.enqueue_all(other)
-    await drained(other)
+    await other.drain()
     plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
     stale.enqueue_deleted([running])
-    await drained(stale)
+    await stale.drain()
     assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.FAILED]

@@ -19,7 +19,6 @@ from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phas
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import (
@@ -33,7 +32,7 @@ from tests.crashes import (
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
 from tests.provider.submission_cluster import KEY
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -282,9 +281,7 @@ async def test_logs_name_the_role_and_the_rank_in_it(plane):
 async def fail_a_worker(plane: VirtualControlPlane, process: CrashingClient) -> GangRef:
     """Let a worker fail while the process follows the gang; wait until the process has ended."""
     ref = await running(plane)
-    following = asyncio.create_task(
-        follow(process, ref, report=lambda _: None, pace=Pace(plane.clock.now, loop_clock()))
-    )
+    following = asyncio.create_task(follow(process, ref, report=lambda _: None, now=plane.clock.now))
     await asyncio.sleep(5)
     end(plane, ref, "worker", exit_code=3)
     await asyncio.wait([following], timeout=300)

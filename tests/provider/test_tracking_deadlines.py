@@ -19,12 +19,11 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.follower import Follower
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import START, elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -278,9 +277,7 @@ async def test_gang_deleted_while_it_is_halted_was_deleted(plane):
 async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
     """The clock of the machine is months ahead of that of the server here, and is not used."""
     ref = plane.submit(workers=2)
-    event = await follow(
-        plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, pace=Pace(clock=loop_clock())
-    )
+    event = await follow(plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None)
     ran_s = (plane.clock.now() - event.since).total_seconds()
     assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
     assert 300 <= ran_s <= 310

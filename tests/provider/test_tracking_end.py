@@ -10,7 +10,6 @@ import pytest
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.harvester import harvest_totals
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode
@@ -18,7 +17,7 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
 from tests.guarantees.harvest import check_harvest, counted_once
-from tests.provider.virtual_control_plane import NAMESPACE, VIRTUAL_TIMEOUT_S, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, VIRTUAL_TIMEOUT_S, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class RecordingFollower:
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.client = CrashingClient(plane.client)
-        options |= {"report": lambda _: None, "pace": Pace(plane.clock.now, loop_clock())}
+        options |= {"report": lambda _: None, "now": plane.clock.now}
         self.task = asyncio.create_task(follow(self.client, ref, **options))
 
     def forget(self) -> None:
@@ -124,7 +123,7 @@ async def test_pods_are_processed_at_most_as_often_as_they_change(plane):
         await asyncio.sleep(1)
         plane.finish("train", rank)
     assert (await follower.event()).status is Status.DELETED
-    assert 12 <= harvest_totals().statistics().views <= len(plane.history.of(PODS))
+    assert 12 <= harvest_totals().views <= len(plane.history.of(PODS))
     assert plane.held() == []
 
 

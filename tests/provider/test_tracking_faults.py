@@ -13,9 +13,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
-from airflow_provider_gangjobs.tracking.gang_watch import Pace
 from tests.provider.follower import Follower
-from tests.provider.virtual_control_plane import loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -200,7 +198,7 @@ async def test_permission_taken_away_ends_in_an_event(plane):
 async def test_connection_that_cannot_be_used_ends_in_an_event(plane):
     broken = ClusterConfig.from_extras("broken", {"kube_config": {"clusters": []}})
     reports: list[Observation] = []
-    event = await follow(broken, plane.submit(), report=reports.append, pace=Pace(plane.clock.now, loop_clock()))
+    event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now)
     assert (event.status, event.reason, reports) == (Status.ERROR, "InvalidConnection", [])
     await informers().aclose()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -140,9 +141,9 @@ async def test_harvest_that_cannot_store_logs_this_and_continues(caplog: pytest.
                 raise refusals.pop()
             stored.set()
 
-    harvester = Harvester(None, Refused())  # type: ignore[arg-type]
+    harvester = Harvester(SimpleNamespace(clock=loop_clock()), Refused())  # type: ignore[arg-type]
     harvester.enqueue([pod("a").failed(1).view()])
-    running = asyncio.create_task(harvester.run(clock=loop_clock()))
+    running = asyncio.create_task(harvester.run())
     await stored.wait()
     await asyncio.sleep(0.1)
     running.cancel()

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.state.phase import Completeness
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
@@ -44,9 +43,7 @@ if TYPE_CHECKING:
 class HarvestTask:
     """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
 
-    def __init__(
-        self, client: Client, ref: GangRef, clock: Clock, notify: Callable[[], None], logs: LogReader | None = None
-    ) -> None:
+    def __init__(self, client: Client, ref: GangRef, notify: Callable[[], None], logs: LogReader | None = None) -> None:
         """
         :param notify: Called if the harvester ends by itself, which is a fault. `check` then raises it.
         :param logs: Reads logs of pods before the pods are released.
@@ -54,7 +51,6 @@ class HarvestTask:
         self._logs = logs
         self.client = client
         self.ref = ref
-        self.clock = clock
         self._notify = notify
         self._harvester: Harvester | None = None
         self._task: asyncio.Task[NoReturn] | None = None
@@ -64,7 +60,7 @@ class HarvestTask:
         """The harvester, which is created when it is first needed."""
         if self._harvester is None:
             self._harvester = Harvester(self.client, Ledger(self.client, self.ref), self._logs)
-            harvest_totals().add(self._harvester)
+            harvest_totals().active.add(self._harvester)
         return self._harvester
 
     def enqueue(self, changed: Sequence[PodView], deleted: Sequence[PodView] = ()) -> None:
@@ -83,11 +79,7 @@ class HarvestTask:
 
     async def drain(self) -> Exception | None:
         """Have all that is enqueued recorded and released now; see `Harvester.drain`."""
-        if self._harvester is None or not self._harvester.backlog:
-            return None
-        self._start()
-        self.check()
-        return await self._harvester.drain()
+        return await self._harvester.drain() if self._harvester is not None else None
 
     def check(self) -> None:
         """Raise what ended the harvester, if anything did."""
@@ -100,11 +92,11 @@ class HarvestTask:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._harvester is not None:
-            harvest_totals().remove(self._harvester)
+            harvest_totals().active.discard(self._harvester)
 
     def _start(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self.harvester.run(clock=self.clock), name=f"harvest of {self.ref}")
+            self._task = asyncio.create_task(self.harvester.run(), name=f"harvest of {self.ref}")
             self._task.add_done_callback(lambda _: self._notify())
 
 
@@ -114,13 +106,10 @@ async def harvest_once(client: Client, ref: GangRef, pods: Sequence[PodView]) ->
     Returns:
         The number of pods that are still held, and the last error if some could not be recorded or released.
     """
-    task = HarvestTask(client, ref, Clock(), notify=lambda: None)
-    try:
-        task.enqueue(pods)
-        error = await task.drain()
-        return sum(map(task.harvester.holds, pods)), error
-    finally:
-        await task.stop()
+    harvester = Harvester(client, Ledger(client, ref))
+    harvester.enqueue(pods)
+    error = await harvester.drain()
+    return sum(map(harvester.holds, pods)), error
 
 
 log = logging.getLogger(__name__)
@@ -156,7 +145,7 @@ class FinalHarvest:
     """The final harvest of one gang."""
 
     def __init__(self, harvest: HarvestTask, observer: GangObserver, now: Callable[[], datetime]) -> None:
-        self.client, self.ref, self.clock = harvest.client, harvest.ref, harvest.clock
+        self.client, self.ref, self.clock = harvest.client, harvest.ref, harvest.client.clock
         self.harvest = harvest
         self.watch = observer.watch
         self.observer = observer
@@ -199,13 +188,13 @@ class FinalHarvest:
         """
         began = progress_at = self.clock.monotonic()
         while True:
-            before = self.harvest.harvester.statistics()
+            before = len(self.harvest.harvester.released)
             is_done, held = await self._run_pass(job, pods or await self.observer.refresh())
             pods = None
             if is_done:
                 return FinalHarvestResult()
             monotonic = self.clock.monotonic()
-            if self.harvest.harvester.statistics().released > before.released:
+            if len(self.harvest.harvester.released) > before:
                 progress_at = monotonic
             if monotonic - progress_at >= NO_PROGRESS_S and not self._in_grace(held, monotonic - began):
                 is_done, held = await self._run_pass(job, await self.observer.refresh(), must_list=True)

@@ -8,8 +8,8 @@ released pod stays released, so doing them twice changes nothing.
 3. The finalizer is removed from recorded pods, when the schedule says so. A pod that is being deleted is kept some
    seconds longer while its log is read (`LogReader`), because its log cannot be read afterwards.
 
-`run` is the only code that writes the ledger and removes finalizers of the gang in this process. Whoever needs the
-backlog to be empty calls `drain`, which asks `run` to work without pauses and waits for its answer.
+`run` does this step by step until it is cancelled. Whoever needs the backlog to be empty calls `drain`, which does the
+same steps without pauses. One step is done at a time.
 A harvester knows the pods that it is given, and nothing of Airflow.
 
 The schedule is pure: it reads no clock and keeps three points in time. Each release is one more write to the API
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import chain, islice
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.text import Field
     from airflow_provider_gangjobs.kube.views import PodView
@@ -160,11 +160,6 @@ class UnrecordedPod(NamedTuple):
     stays_held: bool = False
     """The pod still runs, and is released when it has ended."""
 
-    @property
-    def is_terminating(self) -> bool:
-        """The deletion of the pod was requested."""
-        return self.pod.metadata.deletion_timestamp is not None
-
 
 class HarvestQueue:
     """Pods by uid, in the order in which they were enqueued."""
@@ -191,10 +186,10 @@ class HarvestQueue:
 
     def add_unrecorded(self, due: UnrecordedPod) -> None:
         """Have a pod recorded; a pod that is in the queue already is replaced."""
-        uid = due.pod.metadata.uid
+        uid, deleted_at = due.pod.metadata.uid, due.pod.metadata.deletion_timestamp
         self.enqueued += self.unrecorded(uid) is None
         self.remove(uid)
-        (self._unrecorded_terminating if due.is_terminating else self._unrecorded)[uid] = due
+        (self._unrecorded if deleted_at is None else self._unrecorded_terminating)[uid] = due
 
     def add_recorded(self, pod: PodView) -> None:
         """Have a recorded pod released."""
@@ -218,11 +213,10 @@ class HarvestQueue:
         return list(islice(chain(self._unrecorded_terminating.values(), self._unrecorded.values()), at_most))
 
 
-class HarvestStatistics(NamedTuple):
-    """What a harvester, or all harvesters of a loop, have done so far."""
+@dataclass
+class HarvestTotals:
+    """Counters of all harvesters of a loop, also of those that have stopped. The counters never decrease."""
 
-    backlog: int = 0
-    """Pods that wait to be recorded or released."""
     recorded: int = 0
     """Outcomes written to the ledger."""
     released: int = 0
@@ -231,37 +225,17 @@ class HarvestStatistics(NamedTuple):
     """Batches that met an error."""
     views: int = 0
     """Views of pods that were looked at. A pod has a view for each of its changes."""
+    active: set[Harvester] = field(default_factory=set)
+
+    @property
+    def backlog(self) -> int:
+        """Pods that wait to be recorded or released."""
+        return sum(harvester.backlog for harvester in self.active)
 
 
 def harvest_totals() -> HarvestTotals:
     """Return the totals of the running loop."""
     return loop_local(HarvestTotals)
-
-
-class HarvestTotals:
-    """Counters that never decrease, and the present backlog. The work of stopped harvesters stays counted."""
-
-    def __init__(self) -> None:
-        self._active: set[Harvester] = set()
-        self._stopped = HarvestStatistics()
-
-    def add(self, harvester: Harvester) -> None:
-        """Include a harvester in the totals."""
-        self._active.add(harvester)
-
-    def remove(self, harvester: Harvester) -> None:
-        """Keep the counters of a harvester that has stopped, without its backlog. Safe to repeat."""
-        if harvester in self._active:
-            self._active.remove(harvester)
-            self._stopped = _sum([self._stopped, harvester.statistics()])._replace(backlog=0)
-
-    def statistics(self) -> HarvestStatistics:
-        """Return the sums over all harvesters, of which the backlog is that of the running ones."""
-        return _sum([self._stopped, *(harvester.statistics() for harvester in self._active)])
-
-
-def _sum(parts: list[HarvestStatistics]) -> HarvestStatistics:
-    return HarvestStatistics(*map(sum, zip(*parts, strict=True)))
 
 
 log = logging.getLogger(__name__)
@@ -325,7 +299,7 @@ BATCH_PODS_MAX: Final = 500
 PAUSE_BASE_S: Final = 0.5
 PAUSE_CAP_S: Final = 30.0
 DRAIN_FAILURES_MAX: Final = 3
-"""After so many failures a drain is answered with the error: the caller looks at the pods again, of which some may be
+"""After so many failures a drain returns the error: the caller looks at the pods again, of which some may be
 gone."""
 OUTCOMES_KEPT_MAX: Final = 64
 """Outcomes kept in memory for the event, which shows twenty of them."""
@@ -345,19 +319,6 @@ class LogReader(Protocol):
         log is read, or after some seconds."""
 
 
-@dataclass(eq=False)
-class _DrainRequest:
-    """Somebody waits for the backlog to be empty."""
-
-    answer: asyncio.Future[Exception | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    failures: int = 0
-
-    def failed(self, error: Exception) -> None:
-        self.failures += 1
-        if self.failures >= DRAIN_FAILURES_MAX and not self.answer.done():
-            self.answer.set_result(error)
-
-
 class Harvester:
     """Harvests one gang. Any number of processes may harvest the same gang.
 
@@ -369,23 +330,22 @@ class Harvester:
         self._ledger = ledger
         self._logs = logs
         self._queue = HarvestQueue()
-        self._released: set[str] = set()
+        self.released: set[str] = set()
         """Pods that this harvester released. The watch may show them as held for a moment longer."""
         self.failed_ranks = FailedRanks()
         """All ranks that failed, also if `outcomes` has only some of them."""
         self._outcomes: dict[str, Outcome] = {}
-        self._drains: list[_DrainRequest] = []
+        self._clock = client.clock
+        self._schedule = HarvestSchedule()
+        self._backoff = Backoff(client.clock, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        self._seen = 0
+        """How many pods were enqueued when a step looked last."""
         self._work = asyncio.Event()
-        """Pods were enqueued or a drain was requested since `run` looked last."""
-        self._drain_requested = asyncio.Event()
+        """Pods were enqueued since a step looked last."""
+        self._one_step = asyncio.Lock()
         self._log = HarvestLog(str(ledger.ref) if ledger else None)
         self._recorded_pods = 0
-        self._views = 0
-        self._failures = 0
-
-    def statistics(self) -> HarvestStatistics:
-        """Return how many pods are left, were recorded and were released, and how many requests failed."""
-        return HarvestStatistics(self.backlog, self._recorded_pods, len(self._released), self._failures, self._views)
+        self._totals = harvest_totals()
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -404,7 +364,7 @@ class Harvester:
 
     def holds(self, pod: PodView) -> bool:
         """Whether the finalizer holds the pod, as far as is known."""
-        return is_held(pod) and pod.metadata.uid not in self._released
+        return is_held(pod) and pod.metadata.uid not in self.released
 
     # -- what is enqueued --------------------------------------------------------------------------------------
 
@@ -412,7 +372,7 @@ class Harvester:
         """Enqueue pods that have ended; other pods are ignored."""
         recorded = self.recorded
         for pod in pods:
-            self._views += 1
+            self._totals.views += 1
             if not has_ended(pod):
                 continue
             if pod.metadata.uid in recorded:
@@ -461,7 +421,7 @@ class Harvester:
     def _log_was_read(self, uid: str) -> None:
         if (pod := self._queue.log_is_read.get(uid)) is not None:
             self._queue.add_recorded(pod)
-            self._work.set()
+        self._work.set()
 
     def drop_ledger(self) -> None:
         """Keep outcomes for the event only: the Job is gone, and the ledger that it owns with it."""
@@ -479,90 +439,72 @@ class Harvester:
     # -- the driver --------------------------------------------------------------------------------------------
 
     async def drain(self) -> Exception | None:
-        """Wait until `run` has recorded and released all pods that are enqueued, without the schedule's pauses.
+        """Record and release all pods that are enqueued, without the schedule's pauses.
 
         Returns:
             `None` if nothing is left, or the last error after `DRAIN_FAILURES_MAX` failures.
-
-        Raises:
-            Exception: What ended `run`, if it ends meanwhile.
         """
-        if not self.backlog:
-            return None
-        request = _DrainRequest()
-        self._drains.append(request)
-        self._drain_requested.set()
-        self._work.set()
-        try:
-            return await request.answer
-        finally:
-            self._drains.remove(request)
+        self._backoff.reset()
+        failures = 0
+        while self.backlog:
+            if (error := await self._run_step(is_draining=True)) is not None:
+                failures += 1
+                if failures >= DRAIN_FAILURES_MAX:
+                    return error
+                await self._pause(error)
+        return None
 
-    async def run(self, *, clock: Clock) -> NoReturn:
+    async def run(self) -> NoReturn:
         """Harvest what is enqueued until cancelled. Errors of the cluster are retried, and logged when they begin."""
-        schedule, backoff = HarvestSchedule(), Backoff(clock, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
-        seen = 0
-        try:
-            while True:
-                if self._queue.enqueued != seen:
-                    seen = self._queue.enqueued
-                    schedule.note_ended_pods(clock.monotonic())
-                await self._run_once(schedule, backoff, clock)
-        except BaseException as exc:
-            self._fail_drains(exc)
-            raise
+        while True:
+            if (error := await self._run_step(is_draining=False)) is not None:
+                await self._pause(error)
 
-    async def _run_once(self, schedule: HarvestSchedule, backoff: Backoff, clock: Clock) -> None:
-        if self._drain_requested.is_set():
-            backoff.reset()
-        # Notifications that come after this line concern the state that is looked at next.
-        self._drain_requested.clear()
-        self._work.clear()
-        drains = self._open_drains()
-        began = clock.monotonic()
-        action, wait_s = schedule.next_action(began, self._queue.backlog(), is_draining=bool(drains))
-        if action is Action.WAIT:
-            await _wait(self._work, wait_s)
-            return
-        error = await self._perform(action, schedule, clock)
-        now = clock.monotonic()
+    async def _pause(self, error: Exception) -> None:
+        at_least_s = error.retry_after_s if isinstance(error, ClusterError) else None
+        await self._clock.sleep(self._backoff.next(at_least_s=at_least_s))
+
+    async def _run_step(self, *, is_draining: bool) -> Exception | None:
+        """Do what the schedule asks for and return the first error, or wait until there is something to do."""
+        async with self._one_step:
+            self._work.clear()  # notifications that come after this line concern the state that is looked at next
+            if is_draining and not self.backlog:  # the step before has done the rest
+                return None
+            now = self._clock.monotonic()
+            if self._queue.enqueued != self._seen:
+                self._seen = self._queue.enqueued
+                self._schedule.note_ended_pods(now)
+            action, wait_s = self._schedule.next_action(now, self._queue.backlog(), is_draining=is_draining)
+            if action is not Action.WAIT:
+                return await self._act(action, is_draining=is_draining)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._work.wait()
+        return None
+
+    async def _act(self, action: Action, *, is_draining: bool) -> Exception | None:
+        began = self._clock.monotonic()
+        error = await self._perform(action, is_draining=is_draining)
+        now = self._clock.monotonic()
         if action is Action.RECORD:
-            schedule.note_record(now, self._recorded_pods)
+            self._schedule.note_record(now, self._recorded_pods)
         elif action is Action.RELEASE_SLOWLY:
-            schedule.note_slow_release(now, now - began)
+            self._schedule.note_slow_release(now, now - began)
         self._log.backlog(self.backlog)
         if error is None:
-            backoff.reset()
+            self._backoff.reset()
             self._log.succeeded(now, backlog=self.backlog)
-            return
-        self._log.failed(error, now, is_storing=action is Action.RECORD, backlog=self.backlog)
-        for drain in drains:
-            drain.failed(error)
-        at_least_s = error.retry_after_s if isinstance(error, ClusterError) else None
-        await _wait(self._drain_requested, backoff.next(at_least_s=at_least_s))
+        else:
+            self._totals.failures += 1
+            self._log.failed(error, now, is_storing=action is Action.RECORD, backlog=self.backlog)
+        return error
 
-    def _open_drains(self) -> list[_DrainRequest]:
-        """Return the drains that wait; when nothing is left to do, they are answered."""
-        drains = [drain for drain in self._drains if not drain.answer.done()]
-        if self.backlog:
-            return drains
-        for drain in drains:
-            drain.answer.set_result(None)
-        return []
-
-    def _fail_drains(self, error: BaseException) -> None:
-        for drain in self._drains:
-            if isinstance(error, asyncio.CancelledError):
-                drain.answer.cancel()
-            elif not drain.answer.done():
-                drain.answer.set_exception(error)
-
-    async def _perform(self, action: Action, schedule: HarvestSchedule, clock: Clock) -> Exception | None:
+    async def _perform(self, action: Action, *, is_draining: bool) -> Exception | None:
         """Do what the schedule asks for, and return the first error. What fails stays in the queue."""
 
         def must_stop() -> bool:
-            backlog, is_draining = self._queue.backlog(), bool(self._drains)
-            return not schedule.continues_to_release(clock.monotonic(), backlog, is_draining=is_draining)
+            now, backlog = self._clock.monotonic(), self._queue.backlog()
+            return not self._schedule.continues_to_release(now, backlog, is_draining=is_draining)
 
         match action:
             case Action.RECORD:
@@ -584,7 +526,6 @@ class Harvester:
                 await self._ledger.refresh(self._keep)
             await self._record(batch)
         except (ClusterError, LedgerUnavailable) as exc:
-            self._failures += 1
             return exc
         for due in batch:
             # The pod may have been enqueued again meanwhile.
@@ -605,11 +546,11 @@ class Harvester:
             if error is not None:
                 errors.append(error)
                 return
-            self._released.add(pod.metadata.uid)
+            self.released.add(pod.metadata.uid)
+            self._totals.released += 1
             self._queue.remove(pod.metadata.uid)
 
         await release_all(self._client, list(islice(pods.values(), at_most)), done, is_stopped=until)
-        self._failures += bool(errors)
         return errors[0] if errors else None
 
     async def _record(self, batch: Sequence[UnrecordedPod]) -> None:
@@ -631,6 +572,7 @@ class Harvester:
     def _stored(self, outcomes: Sequence[Outcome]) -> None:
         self._keep(outcomes)
         self._recorded_pods += len(outcomes)
+        self._totals.recorded += len(outcomes)
 
     def _keep(self, outcomes: Iterable[Outcome]) -> None:
         """Keep outcomes for the event. If there are many, and the ledger has them, only `outcomes` are kept."""
@@ -639,14 +581,6 @@ class Harvester:
             self.failed_ranks.add(outcome)
         if self._ledger is not None and len(self._outcomes) > 2 * OUTCOMES_KEPT_MAX:
             self._outcomes = {outcome.uid: outcome for outcome in self.outcomes}
-
-
-async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 async def _outcomes_of(batch: Sequence[UnrecordedPod]) -> list[Outcome]:
