@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
@@ -202,25 +203,26 @@ class Completion:
         :param logs: Which logs are copied, and how much of them.
         :param storage: Where the whole logs of all ranks are written; `None` for nowhere.
         """
-
-        from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs
+        from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
+        from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 
         async def read(service: GangService) -> None:
             try:
                 if self.event.status is Status.SUCCEEDED:
-                    self.evidence = await service.collect_outcomes(self.event)
+                    self.evidence = await collect_outcomes(service.client, self.event)
                     self.outcomes = self.evidence.outcomes
                 else:
                     self.outcomes = await service.outcomes(self.event.ref)
             except LedgerUnavailable as error:
                 self.outcomes_error = error
-            ref = self.event.ref
+            client, ref = service.client, self.event.ref
             addresses: dict[str, str] = {}
             if storage is not None:
-                addresses = await service.store_logs(
-                    ref, storage, logs.containers, self._log_lines, outcomes=self.outcomes
-                )
-            self.copied_logs = await service.copy_logs(
+                from airflow_provider_gangjobs.tracking.logs.store import store_logs
+
+                addresses = await store_logs(client, ref, storage, logs.containers, self._log_lines, self.outcomes)
+            self.copied_logs = await copy_logs(
+                client,
                 ref,
                 logs,
                 self._log_lines,
@@ -256,9 +258,13 @@ class Completion:
 
     def discard(self) -> None:
         """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then."""
+        from airflow_provider_gangjobs.ending.delete_gang import discard
+
         if self.on_finish is OnFinish.DELETE:
             ref, claim, release_held = self.event.ref, self.gangs.claim, self._log_held_pods() > 0
-            self._call_or_warn("deleted", lambda service: service.discard(ref, claim, release_held=release_held))
+            self._call_or_warn(
+                "deleted", lambda service: discard(service.client, ref, claim, release_held=release_held)
+            )
 
     def require_success(self) -> None:
         """Return if the gang succeeded. Otherwise clean up and raise. A gang whose state is unknown is left as it is.
@@ -349,19 +355,27 @@ class Completion:
         self._mark_delivered(release_held=self._log_held_pods() > 0, delete=clean_up)
 
     def _mark_delivered(self, *, release_held: bool = False, delete: bool = False) -> None:
+        from airflow_provider_gangjobs.ending.delete_gang import deliver
+
         event, claim = self.event, self.gangs.claim
         version = event.job_version if event.claim == claim else ""
         self._call_or_warn(
             "delivered",
-            lambda service: service.deliver(
-                event.ref, claim, release_held=release_held, delete=delete, version=version
+            lambda service: deliver(
+                service.client, event.ref, claim, release_held=release_held, delete=delete, version=version
             ),
         )
 
     def _release_held_pods(self) -> None:
         """Release pods whose outcome could not be recorded, because no process will record the outcome later."""
+        from airflow_provider_gangjobs.ending.release import release_pods
+
         if self._log_held_pods():
-            self._call_or_warn("released", lambda service: service.release_pods(self.event.ref))
+            ref = self.event.ref
+            self._call_or_warn(
+                "released",
+                lambda service: release_pods(service.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid),
+            )
 
     def _log_held_pods(self) -> int:
         held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
@@ -387,10 +401,12 @@ def hand_over_accepted(gangs: TaskGangs, ref: GangRef, ti: Any) -> None:
 
     :param ti: The task instance of the context.
     """
+    from airflow_provider_gangjobs.jobs.claim import hand_over
+
     if not _is_accepted(ti, ref, gangs.log):
         return
     try:
-        handed_over = gangs.call(lambda service: service.hand_over(ref, gangs.claim))
+        handed_over = gangs.call(lambda service: hand_over(service.client, ref, gangs.claim, at=datetime.now(UTC)))
     except (ClusterError, GangJobError) as error:
         gangs.log.warning("The claim of gang %s could not be given up: %s", ref, error)
         return
@@ -471,9 +487,11 @@ def read_results(hook: GangJobHook, config: ClusterConfig, events: Sequence[Gang
 
 
 async def _result(service: GangService, event: GangEvent, wanted: Results) -> Any:
+    from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
+
     if event.status is not Status.SUCCEEDED:
         return None
-    collected = await service.collect_outcomes(event)
+    collected = await collect_outcomes(service.client, event)
     if collected.completed is None or not collected.is_complete:
         raise missing_outcomes(event, collected)
     return task_result(collected.outcomes, collected.completed, wanted, event.ref)

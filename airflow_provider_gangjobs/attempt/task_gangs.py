@@ -216,8 +216,14 @@ class TaskGangs:
         """Return the gangs of this try that still run. `None` if the cluster could not be read."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
+        async def find(service: GangService) -> list[LiveGang]:
+            from airflow_provider_gangjobs.ending.kill import live_attempts
+
+            namespace = self.namespace or service.namespace
+            return await live_attempts(service.client, self.key, self.claim, namespace=namespace)
+
         try:
-            return self.call(lambda service: service.live_attempts(self.key, self.claim, namespace=self.namespace))
+            return self.call(find)
         except ClusterError as error:
             self.log.warning("This worker cannot find out which gangs of the task run: %s", error)
             return None
@@ -240,9 +246,13 @@ class TaskGangs:
             self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "halted", why)
 
         async def act(service: GangService) -> None:
+            # Imported on the loop, because a signal handler may have interrupted an import of the main thread.
+            from airflow_provider_gangjobs.ending.kill import end_live_gangs
+
+            client, namespace = service.client, self.namespace or service.namespace
             async with asyncio.timeout(timeout_s):
-                await service.end_live_gangs(
-                    self.key, self.claim, namespace=self.namespace, delete=delete, reason=why, on_ended=note
+                await end_live_gangs(
+                    client, self.key, self.claim, namespace=namespace, delete=delete, reason=why, on_ended=note
                 )
 
         try:

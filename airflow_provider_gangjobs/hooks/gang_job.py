@@ -5,7 +5,6 @@ The import of this module loads no client library. The first call loads it.
 
 from __future__ import annotations
 
-import inspect
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -52,8 +51,8 @@ class GangJobHook(BaseHook):
     """Submit gangs, read their state, and end them.
 
     The methods block. Code on an event loop uses `async with hook.connect() as service` instead, which has the same
-    methods as coroutines, and further ones. Each blocking call opens and closes a client; `call` makes several requests
-    over one client, and calls whatever the service has. Each time is a pendulum `DateTime` in UTC.
+    methods as coroutines. Each blocking call opens and closes a client; `call` makes several requests over one client.
+    Each time is a pendulum `DateTime` in UTC.
 
     :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
         documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.
@@ -70,14 +69,6 @@ class GangJobHook(BaseHook):
         super().__init__()
         self.kubernetes_conn_id = kubernetes_conn_id
         self._connection = ClusterConnection(kubernetes_conn_id, self.log, must_exist=must_exist)
-
-    if not TYPE_CHECKING:  # mypy reports each wrong name itself
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise an error that says how to call what only the service has, as the hook did in earlier releases."""
-            if inspect.iscoroutinefunction(getattr(GangService, name, None)):
-                raise AttributeError(f"Use hook.call(lambda service: service.{name}(...)) in place of hook.{name}(...)")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def exists(self) -> bool | None:
@@ -185,7 +176,7 @@ class GangJobHook(BaseHook):
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
-            version = self.call(lambda service: service.version())
+            version = self.call(lambda service: service.client.version())
         except (ClusterError, GangJobError) as error:
             return False, str(error)
         return True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}"

@@ -125,12 +125,6 @@ async def is_gone(client: Client, ref: GangRef) -> bool:
     return await get_main_job(client, ref) is None
 
 
-async def mark_delivered(client: Client, ref: GangRef, *, at: datetime) -> bool:
-    """Mark the outcome as delivered, so that the next submission is a new attempt. Returns false if the Job is gone."""
-    mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
-    return await RetryingRequests(client, ref.namespace).jobs(ref).patch(mark)
-
-
 async def mark_delivered_by(
     client: Client, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
 ) -> Object | None:

@@ -37,7 +37,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.plugins.clusters import ALL_NAMESPACES, ListSource, SharedClients
 from airflow_provider_gangjobs.plugins.page_gangs import PageList, list_for_page
 from airflow_provider_gangjobs.plugins.view_model import describe_end
-from airflow_provider_gangjobs.tracking.explanation import job_of
+from airflow_provider_gangjobs.tracking.explanation import job_of, read_explained
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 
@@ -185,7 +185,7 @@ class SnapshotCache:
 
     async def _read_snapshot(self, service: GangService, locator: GangLocator) -> SnapshotResult:
         ref = locator.ref
-        snapshot = await service.snapshot(locator.key, namespace=ref.namespace, uid=ref.uid)
+        snapshot = await read_explained(service.client, ref.namespace, locator.key.digests, ref.uid)
         with suppress(TimeoutError):
             async with asyncio.timeout(ENDS_WITHIN_S):
                 return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))

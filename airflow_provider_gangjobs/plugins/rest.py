@@ -54,6 +54,7 @@ from airflow_provider_gangjobs.plugins.rest_access import (
 )
 from airflow_provider_gangjobs.plugins.rest_documents import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
 from airflow_provider_gangjobs.plugins.view_model import JOB_NOT_FOUND, build_view
+from airflow_provider_gangjobs.tracking.explanation import read_explained
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -300,7 +301,8 @@ async def get_submission(
         record = await gangs.submission(submission_id, namespace=place.namespace)
         if record is None:
             return None
-        snapshot = await gangs.snapshot(OperationKey(submission_id), namespace=place.namespace, uid=record.ref.uid)
+        digests = OperationKey(submission_id).digests
+        snapshot = await read_explained(gangs.client, place.namespace, digests, record.ref.uid)
         if snapshot.job is None:  # deleted meanwhile
             return None
         lines = await gangs.logs(record.ref, logs, outcomes=snapshot.outcomes) if logs is not Logs.NONE else ()

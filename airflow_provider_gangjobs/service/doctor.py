@@ -122,7 +122,7 @@ async def check_connection(service: GangService) -> Finding:
     """Ask the server for its version."""
     check = "connection"
     try:
-        version = await service.version()
+        version = await service.client.version()
     except ApiError as error:
         remedy = "Renew the credentials of the connection, or check that the address is that of an API server"
         return problem(check, to_one_line(error), remedy)

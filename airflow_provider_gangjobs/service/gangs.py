@@ -1,7 +1,8 @@
 """`GangService`: the use cases of gangs in one cluster, over one client, one coroutine for each, with its defaults.
 
 The Airflow hook derives its blocking methods from these coroutines. The service selects the namespace and calls the
-packages `submission`, `tracking`, `ending` and `cluster`, which implement the use cases. It does not know Airflow::
+packages `submission`, `tracking`, `ending` and `cluster`, which implement the use cases. It does not know Airflow. What
+only the provider's own tasks do, such as a delivery, the tasks ask of these packages with the client of the service::
 
     async with GangService.connect(ClusterConfig.from_extras("mine", {})) as service:
         submission = await service.submit(GangSpec(image="i", workers=4), submission_id="nightly")
@@ -28,7 +29,7 @@ import logging
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 
@@ -43,17 +44,15 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.ending.kill import KillResult
     from airflow_provider_gangjobs.ending.release import ReleaseReport
     from airflow_provider_gangjobs.ending.submissions import CleanupReport
     from airflow_provider_gangjobs.gang.awaited import GangSelection, SelectedGang
-    from airflow_provider_gangjobs.gang.identity import GangRef, SubmissionKey, TaskKey
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.gang.spec import GangSpec, LogOptions
+    from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.submission.discovery import Capabilities
     from airflow_provider_gangjobs.submission.submission import (
         Submission,
@@ -62,13 +61,9 @@ if TYPE_CHECKING:
         SubmissionRequest,
     )
     from airflow_provider_gangjobs.submission.uploads import Upload
-    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
-    from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
-    from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, KnownLogs
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
-    from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
 
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -103,10 +98,6 @@ class GangService(Struct, frozen=True):
         return self.client.config.namespace or DEFAULT_NAMESPACE
 
     # -- the cluster -----------------------------------------------------------------------------------------
-
-    async def version(self) -> Mapping[str, str]:
-        """Return the server's `/version` document, such as `{"gitVersion": "v1.37.0"}`."""
-        return await self.client.version()
 
     async def capabilities(self) -> Capabilities:
         """Return the release, the dialects, the fields that a dry run keeps, and the state of the feature gates.
@@ -216,15 +207,6 @@ class GangService(Struct, frozen=True):
         jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
         return [job.ref for job in selection.matching(read_gangs(jobs))]
 
-    async def hand_over(self, ref: GangRef, claim: str) -> bool:
-        """Give up the claim of a gang that runs on after its task has succeeded. Nobody is responsible for it then.
-
-        Returns false if the Job is gone, or if `claim` is not responsible for the gang.
-        """
-        from airflow_provider_gangjobs.jobs.claim import hand_over
-
-        return await hand_over(self.client, ref, claim, at=datetime.now(UTC))
-
     async def delete_submission(
         self,
         submission_id: str,
@@ -304,12 +286,6 @@ class GangService(Struct, frozen=True):
 
         return await read_outcomes(self.client, ref)
 
-    async def collect_outcomes(self, event: GangEvent) -> CollectedOutcomes:
-        """Return the outcomes of a gang that succeeded, including those that only the gang's pods show."""
-        from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
-
-        return await collect_outcomes(self.client, event)
-
     async def logs(
         self,
         ref: GangRef,
@@ -328,118 +304,13 @@ class GangService(Struct, frozen=True):
 
         return await read_logs(self.client, ref, Logs(policy), outcomes=outcomes, rank=rank)
 
-    async def copy_logs(
-        self,
-        ref: GangRef,
-        options: LogOptions,
-        write: Callable[[Sequence[str]], None],
-        *,
-        mask: Callable[[str], str] = str,
-        outcomes: Sequence[Outcome] = (),
-        known: KnownLogs | None = None,
-    ) -> list[CopiedLog]:
-        """Pass the whole logs of the selected ranks to `write`, in order and in parts, up to a limit.
-
-        :param write: Called with lines.
-        :param mask: Returns a text with its secrets replaced. It is called before texts are cut.
-        :param outcomes: The recorded outcomes, which show the failed ranks.
-        :param known: What was streamed and stored already.
-        """
-        from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
-
-        return await copy_logs(
-            self.client, ref, options, write, mask=mask, outcomes=outcomes, known=known or KnownLogs()
-        )
-
-    async def store_logs(
-        self,
-        ref: GangRef,
-        storage: ObjectStorage,
-        containers: Sequence[str],
-        write: Callable[[Sequence[str]], None],
-        *,
-        outcomes: Sequence[Outcome] = (),
-    ) -> dict[str, str]:
-        """Write the whole logs of all ranks to a storage. Return their addresses by pod and container.
-
-        :param containers: Containers besides the main container of each rank; `all` for every container.
-        :param write: Called with lines that say where each log is, or why it was not written.
-        :param outcomes: The recorded outcomes, which show the ranks whose pods do not exist any more.
-        """
-        from airflow_provider_gangjobs.tracking.logs.store import store_logs
-
-        return await store_logs(self.client, ref, storage, containers, write, outcomes)
-
-    async def snapshot(
-        self, key: SubmissionKey, *, namespace: str | None = None, uid: str | None = None
-    ) -> GangSnapshot:
-        """Read the state of the gangs of a task or submission id in a bounded number of requests.
-
-        The snapshot has what explains why a gang waits for nodes.
-
-        :param uid: The uid of the Job whose pods are read. By default the Job of the last attempt.
-        """
-        from airflow_provider_gangjobs.tracking.explanation import read_explained
-
-        return await read_explained(self.client, namespace or self.namespace, key.digests, uid)
-
     async def is_live(self, ref: GangRef) -> bool:
         """Return whether the Job of exactly this uid exists and has not ended."""
         from airflow_provider_gangjobs.ending.kill import is_live
 
         return await is_live(self.client, ref)
 
-    async def live_attempts(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[StoredGang]:
-        """Return the task's live gangs that `claim` is responsible for."""
-        from airflow_provider_gangjobs.ending.kill import live_attempts
-
-        return await live_attempts(self.client, key, claim, namespace=namespace or self.namespace)
-
     # -- ends: the page of the package `ending` says which of them is used when ------------------------------
-
-    async def mark_delivered(self, ref: GangRef) -> bool:
-        """Mark the outcome as delivered, so that the next submission is a new attempt.
-
-        Returns false if the Job is gone. A task uses `deliver`, which checks the claim.
-        """
-        from airflow_provider_gangjobs.jobs.claim import mark_delivered
-
-        return await mark_delivered(self.client, ref, at=datetime.now(UTC))
-
-    async def awaits_delivery(self, ref: GangRef, claim: str) -> bool:
-        """Return whether `claim` is responsible for the gang, whose outcome was not delivered. False if it is gone."""
-        from airflow_provider_gangjobs.jobs.claim import awaits_delivery
-
-        return await awaits_delivery(self.client, ref, claim)
-
-    async def deliver(
-        self, ref: GangRef, claim: str, *, release_held: bool = False, delete: bool = False, version: str = ""
-    ) -> bool:
-        """Mark the gang as delivered if `claim` is responsible for it.
-
-        The mark and the deletion apply only while `claim` is responsible for the gang: a try that is late changes no
-        gang that the next try has adopted. The pods of a gang whose Job is gone are released, too.
-
-        :param release_held: Then release the gang's pods.
-        :param delete: Then delete the Job.
-        :param version: The resourceVersion in which the Job had ended and `claim` was responsible. A Job that is
-            deleted in this version needs no mark.
-        :return: False if the gang was left alone.
-        """
-        from airflow_provider_gangjobs.ending.delete_gang import deliver
-
-        return await deliver(self.client, ref, claim, release_held=release_held, delete=delete, version=version)
-
-    async def discard(self, ref: GangRef, claim: str, *, release_held: bool = False) -> bool:
-        """Delete the gang, ended or not, if `claim` is responsible for it. Returns false if the gang was left alone.
-
-        The pods of a gang that had not ended are released.
-
-        :param release_held: Also release the pods of a gang that has ended.
-        """
-        from airflow_provider_gangjobs.ending.delete_gang import discard
-
-        return await discard(self.client, ref, claim, release_held=release_held)
 
     async def delete(self, ref: GangRef, *, deleted_by: str = "") -> bool:
         """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone.
@@ -453,72 +324,11 @@ class GangService(Struct, frozen=True):
 
         return await delete(self.client, ref, deleted_by=deleted_by)
 
-    async def kill(self, ref: GangRef, claim: str) -> KillResult:
-        """Delete the gang if it is live and `claim` is responsible for it. Otherwise leave the gang alone.
-
-        The pods are released, since nobody follows the gang any more who would record their outcomes. A gang that has
-        ended keeps its pods: their outcomes are still to be recorded.
-        """
-        from airflow_provider_gangjobs.ending.kill import kill
-
-        return await kill(self.client, ref, claim)
-
-    async def end_live_gangs(
-        self,
-        key: TaskKey,
-        claim: str,
-        *,
-        namespace: str | None = None,
-        delete: bool,
-        reason: str,
-        on_ended: Callable[[GangRef], None] = lambda ref: None,
-    ) -> list[GangRef]:
-        """Delete or halt the task's live gangs that `claim` is responsible for. Returns these gangs.
-
-        A gang that ends meanwhile, or that another try adopts meanwhile, is left alone. The outcomes of pods that still
-        ran are not recorded.
-
-        :param delete: Delete the gangs. Otherwise they are halted with `reason`, and their Jobs stay.
-        :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
-        """
-        from airflow_provider_gangjobs.ending.kill import end_live_gangs
-
-        return await end_live_gangs(
-            self.client,
-            key,
-            claim,
-            namespace=namespace or self.namespace,
-            delete=delete,
-            reason=reason,
-            on_ended=on_ended,
-        )
-
     async def halt(self, ref: GangRef, *, reason: str) -> bool:
         """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
         from airflow_provider_gangjobs.ending.kill import halt
 
         return await halt(self.client, ref, reason=reason)
-
-    async def halt_live(self, ref: GangRef, claim: str, *, reason: str) -> bool:
-        """Halt the gang as `halt` does, if it is live and `claim` is responsible for it. Otherwise return false."""
-        from airflow_provider_gangjobs.ending.kill import halt_live
-
-        return await halt_live(self.client, ref, claim, reason=reason)
-
-    async def release_pods(self, ref: GangRef) -> None:
-        """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""
-        from airflow_provider_gangjobs.ending.release import release_pods
-
-        await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
-
-    async def release_and_count_running(self, ref: GangRef) -> int:
-        """Return how many pods of a gang that is over have not ended.
-
-        If the Job is gone or is being deleted, the gang's pods are released.
-        """
-        from airflow_provider_gangjobs.ending.release import release_and_count_running
-
-        return await release_and_count_running(self.client, ref)
 
 
 async def follow(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.ending.kill import kill
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, disruption_of
 from airflow_provider_gangjobs.service import GangService
@@ -61,7 +62,7 @@ async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(ten
         key = TaskKey("dag", "run", "task", -1)
         second = await gangs.submit(spec, SubmissionRequest(key=key, claim=Claim("somebody"), rule=rule))
         assert (second.attempt, second.disruptions, second.adopted) == (1, 1, False)
-        await gangs.kill(other.ref, "somebody")
+        await kill(gangs.client, other.ref, "somebody")
         end = await follow_gang(tenant, second)
 
     assert end.status is Status.SUCCEEDED, end

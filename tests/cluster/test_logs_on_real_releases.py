@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs
+from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ async def test_log_of_rank_0_is_whole_if_another_rank_fails(tenant: Tenant, stre
         event = await wait_with_logs(tenant, submission, lines, stream_ranks=streams)
         pods = [pod.name for pod in event.ranks if pod.rank == 0]
         outcomes = await gangs.outcomes(submission.ref)
-        await gangs.copy_logs(
+        await copy_logs(
+            gangs.client,
             submission.ref,
             LogOptions(),
             lines.extend,

@@ -11,7 +11,8 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import Resource
-from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.delete_gang import deliver
+from airflow_provider_gangjobs.ending.kill import KillResult, kill
 from airflow_provider_gangjobs.ending.leases import Leases
 from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S, sweep_once
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -55,7 +56,7 @@ async def test_gangs_that_end_by_themselves_stay_within_the_role(tenant: Tenant,
         event = await follow_gang(tenant, submission)
         await gangs.outcomes(submission.ref)
         await gangs.logs(submission.ref, Logs.ALL)
-        await gangs.mark_delivered(submission.ref)
+        await deliver(gangs.client, submission.ref, "somebody")
         return event.status
 
     ends = await asyncio.gather(ended("good", "print('done')"), ended("bad", FAIL))
@@ -78,7 +79,7 @@ async def test_gangs_that_time_out_or_are_halted_stay_within_the_role(tenant: Te
 async def test_gangs_that_are_killed_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     deleted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "deleted")
     halted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "halted")
-    assert await gangs.kill(deleted.ref, "somebody") is KillResult.DELETED
+    assert await kill(gangs.client, deleted.ref, "somebody") is KillResult.DELETED
     assert await gangs.halt(halted.ref, reason="the task was cleared")
     assert (await follow_gang(tenant, deleted)).status is Status.DELETED
     await gangs.release_finalizers(namespace=tenant.namespace)

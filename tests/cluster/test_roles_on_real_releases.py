@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.kill import KillResult, kill
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
@@ -75,7 +75,7 @@ async def test_kill_deletes_the_jobs_and_pods_of_both_roles(tenant: Tenant) -> N
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, leader_and_workers(leader=SLEEP, worker=SLEEP))
         await running(gangs, submission.ref)
-        assert await gangs.kill(submission.ref, "somebody") is KillResult.DELETED
+        assert await kill(gangs.client, submission.ref, "somebody") is KillResult.DELETED
         async with asyncio.timeout(TIMEOUT_S):
             while await left(gangs, tenant.namespace):  # noqa: ASYNC110 - another process deletes them
                 await asyncio.sleep(0.1)

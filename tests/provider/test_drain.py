@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.ending.delete_gang import delete_job
-from airflow_provider_gangjobs.ending.kill import begin_kill
+from airflow_provider_gangjobs.ending.delete_gang import delete_job, discard
+from airflow_provider_gangjobs.ending.kill import begin_kill, kill
 from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.service import GangService
@@ -32,9 +32,9 @@ def claimed_gang(plane: VirtualControlPlane, workers: int, **spec: object) -> Ga
 
 
 ENDINGS: dict[str, Callable[[GangService, GangRef], Awaitable[object]]] = {
-    "a kill": lambda gangs, ref: gangs.kill(ref, CLAIM),
+    "a kill": lambda gangs, ref: kill(gangs.client, ref, CLAIM),
     "a deletion by hand": lambda gangs, ref: gangs.delete(ref),
-    "a discard": lambda gangs, ref: gangs.discard(ref, CLAIM),
+    "a discard": lambda gangs, ref: discard(gangs.client, ref, CLAIM),
 }
 
 
@@ -60,7 +60,7 @@ async def test_end_of_running_gang_does_not_wait_for_its_pods():
         await plane.until(lambda: plane.running_ranks() == 4)
         before = plane.clock.now()
 
-        await GangService(plane.client).kill(ref, CLAIM)
+        await kill(plane.client, ref, CLAIM)
 
         assert (plane.held(), (plane.clock.now() - before).total_seconds() < QUIET_S) == ([], True)
 
@@ -76,7 +76,7 @@ async def test_job_stays_until_its_pods_are_released():
         job = plane.job()
         assert (job is not None and "deletionTimestamp" in job["metadata"], len(plane.held())) == (True, 4)
 
-        await GangService(plane.client).kill(ref, CLAIM)
+        await kill(plane.client, ref, CLAIM)
 
         await plane.until(lambda: plane.job() is None and not plane.pods(), within_s=60)
 
@@ -88,7 +88,7 @@ async def test_release_that_fails_is_repeated():
         await plane.until(lambda: plane.running_ranks() == 4)
         plane.arm("status", code=500, method="PATCH", times=60)
 
-        await GangService(plane.client).kill(ref, CLAIM)
+        await kill(plane.client, ref, CLAIM)
 
         await plane.until(lambda: not plane.pods(), within_s=60)
 
@@ -112,7 +112,7 @@ async def test_gang_that_never_ran_is_deleted_at_once():
         ref = claimed_gang(plane, 4, suspend=True)
         before = plane.clock.now()
 
-        await GangService(plane.client).kill(ref, CLAIM)
+        await kill(plane.client, ref, CLAIM)
 
         assert (plane.job(), (plane.clock.now() - before).total_seconds() < 1) == (None, True)
 
@@ -125,6 +125,6 @@ async def test_pods_of_a_job_that_is_gone_are_released_by_a_kill():
         await plane.until(lambda: plane.running_ranks() == 4)
         plane.delete_job(propagation="Background")
 
-        await GangService(plane.client).kill(ref, CLAIM)
+        await kill(plane.client, ref, CLAIM)
 
         await plane.until(lambda: not plane.pods(), within_s=60)

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
+from airflow_provider_gangjobs.ending.delete_gang import deliver
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
@@ -105,7 +106,7 @@ def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) 
 def test_delivered_gang_is_not_found_again(hook: GangJobHook) -> None:
     key = TaskKey("d", uuid4().hex, "t")
     first = hook.submit(SUSPENDED, key=key, claim="c")
-    hook.call(lambda service: service.mark_delivered(first.ref))
+    hook.call(lambda service: deliver(service.client, first.ref, "c"))
 
     assert hook.submit(SUSPENDED, key=key, claim="c").attempt == first.attempt + 1
 

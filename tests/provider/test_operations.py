@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.ending.kill import halt
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
-from airflow_provider_gangjobs.jobs.claim import mark_delivered
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.submission.submission import (
     FailureCause,
     SubmissionRecord,
@@ -105,7 +105,8 @@ async def test_other_parameters_under_one_id_are_refused_and_named(cluster):
 async def test_delivered_success_is_returned_again(cluster):
     first = await submit(cluster)
     cluster.finish_job(first.ref.name)
-    assert await mark_delivered(cluster.client, first.ref, at=datetime(2026, 1, 1, tzinfo=UTC))
+    delivered = {"metadata": {"annotations": {ANNOTATION_DELIVERED: "2026-01-01T00:00:00+00:00"}}}
+    await cluster.client.patch(resources.JOBS, first.ref.name, first.ref.namespace, delivered)
     second = await submit(cluster)
     assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
     with pytest.raises(SubmissionConflict):

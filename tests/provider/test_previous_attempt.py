@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
+from airflow_provider_gangjobs.ending import kill as kills
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -51,7 +52,7 @@ class Attempts:
 
 
 async def kill(attempts: Attempts, first: Submission) -> None:
-    await attempts.gangs.kill(first.ref, "ti-1")
+    await kills.kill(attempts.gangs.client, first.ref, "ti-1")
 
 
 async def halt(attempts: Attempts, first: Submission) -> None:

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs import service
-from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.delete_gang import discard
+from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs, kill
 from airflow_provider_gangjobs.ending.sweep import sweep_once
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -99,7 +100,7 @@ async def test_kill_while_pods_are_created_leaves_no_pod(created):
     async with VirtualControlPlane.running(nodes=5) as plane:
         ref = await submit_roles(plane, GangSpec(roles=roles))
         await plane.until(lambda: len(plane.pods(ref.name)) >= created)
-        assert await GangService(plane.client).kill(ref, CLAIM) is KillResult.DELETED
+        assert await kill(plane.client, ref, CLAIM) is KillResult.DELETED
         await gone(plane, ref)
 
 
@@ -131,7 +132,7 @@ async def workers_succeed(plane: VirtualControlPlane, ref: GangRef) -> None:
 
 async def requests_of_kill(plane: VirtualControlPlane, ref: GangRef) -> list[str]:
     process = CrashingClient(plane.client)
-    assert await GangService(process).kill(ref, CLAIM) is KillResult.DELETED
+    assert await kill(process, ref, CLAIM) is KillResult.DELETED
     return process.requests
 
 
@@ -148,7 +149,7 @@ async def test_kill_deletes_the_job_of_a_live_role_before_an_ended_record(plane)
 async def test_gang_that_succeeds_before_a_role_is_deleted_is_kept(plane, at):
     ref = await leader_ended(plane)
     process = InterferingClient(plane.client, at, lambda: workers_succeed(plane, ref))
-    assert await GangService(process).kill(ref, CLAIM) is KillResult.ENDED
+    assert await kill(process, ref, CLAIM) is KillResult.ENDED
     assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
     assert await submit_roles(plane, claim="ti-2") == ref
 
@@ -158,7 +159,7 @@ async def test_gang_that_succeeds_before_a_role_is_deleted_is_kept(plane, at):
 async def test_gang_that_another_try_adopts_before_a_role_is_deleted_is_kept(plane, at):
     ref = await leader_ended(plane)
     process = InterferingClient(plane.client, at, lambda: submit_roles(plane, claim="ti-2"))
-    assert await GangService(process).kill(ref, CLAIM) is KillResult.LEFT_ALONE
+    assert await kill(process, ref, CLAIM) is KillResult.LEFT_ALONE
     await workers_succeed(plane, ref)
     assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
 
@@ -172,7 +173,7 @@ async def test_try_that_starts_while_the_roles_are_deleted_submits_another_gang(
         found.append(await submit_roles(plane, claim="ti-2"))
 
     process = InterferingClient(plane.client, 3, submit)
-    assert await GangService(process).kill(ref, CLAIM) is KillResult.DELETED
+    assert await kill(process, ref, CLAIM) is KillResult.DELETED
     assert found
     assert found[0] != ref
 
@@ -186,16 +187,18 @@ async def test_kill_that_crashes_is_completed_by_the_next_one():
             ref = await leader_ended(plane)
             process = CrashingClient(plane.client, crash)
             with dies(process):
-                await GangService(process).kill(ref, CLAIM)
-            await GangService(plane.client).kill(ref, CLAIM)
+                await kill(process, ref, CLAIM)
+            await kill(plane.client, ref, CLAIM)
             await gone(plane, ref)
 
 
 ENDINGS = {
-    "kill": lambda gangs, ref: gangs.kill(ref, CLAIM),
-    "discard": lambda gangs, ref: gangs.discard(ref, CLAIM),
+    "kill": lambda gangs, ref: kill(gangs.client, ref, CLAIM),
+    "discard": lambda gangs, ref: discard(gangs.client, ref, CLAIM),
     "halt": lambda gangs, ref: gangs.halt(ref, reason="stop"),
-    "end live gangs": lambda gangs, ref: gangs.end_live_gangs(KEY, CLAIM, delete=False, reason="stop"),
+    "end live gangs": lambda gangs, ref: end_live_gangs(
+        gangs.client, KEY, CLAIM, namespace=ref.namespace, delete=False, reason="stop", on_ended=lambda ref: None
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs, kill
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
@@ -174,7 +174,7 @@ async def test_halt_that_only_the_record_has_is_completed_by_the_follower(plane)
 @in_virtual_time
 async def test_kill_deletes_all_roles_and_releases_their_pods(plane):
     ref = await running(plane)
-    assert await GangService(plane.client).kill(ref, CLAIM) is KillResult.DELETED
+    assert await kill(plane.client, ref, CLAIM) is KillResult.DELETED
     await plane.until(lambda: not plane.pods(ref.name) and not jobs_of(plane, ref), within_s=120)
 
 
@@ -184,7 +184,7 @@ async def test_kill_leaves_a_gang_whose_roles_have_all_ended(plane):
     end_all(plane, ref)
     event = await Follower(plane, ref).event()
     assert event.status is Status.SUCCEEDED
-    assert await GangService(plane.client).kill(ref, CLAIM) is KillResult.ENDED
+    assert await kill(plane.client, ref, CLAIM) is KillResult.ENDED
     assert len(jobs_of(plane, ref)) == 2
 
 
@@ -231,6 +231,14 @@ async def test_record_of_a_submission_counts_all_roles(plane):
 @in_virtual_time
 async def test_end_of_live_gangs_ends_all_roles(plane):
     ref = await running(plane)
-    ended = await GangService(plane.client).end_live_gangs(KEY, CLAIM, delete=False, reason="the task ended")
+    ended = await end_live_gangs(
+        plane.client,
+        KEY,
+        CLAIM,
+        namespace=ref.namespace,
+        delete=False,
+        reason="the task ended",
+        on_ended=lambda ref: None,
+    )
     assert ended == [ref]
     await plane.until(lambda: not plane.pods(ref.name), within_s=120)

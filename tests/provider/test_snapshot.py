@@ -49,7 +49,8 @@ def end(hook: GangJobHook, ref: GangRef) -> None:
 
 
 def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> GangSnapshot:
-    return hook.call(lambda gangs: gangs.snapshot(key, uid=ref.uid if ref else None))
+    uid = ref.uid if ref else None
+    return hook.call(lambda gangs: explanation.read_explained(gangs.client, gangs.namespace, key.digests, uid))
 
 
 def test_snapshot_has_all_attempts_and_the_pods_of_one(hook: GangJobHook, key: TaskKey) -> None:
@@ -105,7 +106,7 @@ def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
 
 def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: GangService) -> set[str]:
-        await gangs.snapshot(key, uid=ref.uid)
+        await explanation.read_explained(gangs.client, ref.namespace, key.digests, ref.uid)
         return set(gangs.client.statistics().requests)
 
     ref = submit(hook, FAILS, key)
@@ -116,7 +117,7 @@ def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKe
 
 def test_snapshot_of_a_gang_that_waits_for_nodes_also_asks_for_rights(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: GangService) -> dict[str, int]:
-        seen = await gangs.snapshot(key, uid=ref.uid)
+        seen = await explanation.read_explained(gangs.client, ref.namespace, key.digests, ref.uid)
         assert seen.evidence.capacity is None or seen.evidence.capacity.never_fits
         return dict(gangs.client.statistics().requests) if seen.evidence.capacity else {}
 

@@ -10,12 +10,13 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending import kill as kills
+from airflow_provider_gangjobs.ending.delete_gang import deliver, discard
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, halt
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
-from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, InterleavingClient
 from tests.sandbox.builders import NAMESPACE
@@ -33,17 +34,20 @@ async def kill(api: Any, ref: GangRef, claim: str, **options: Any) -> KillResult
 
 
 async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
-    return bool(await GangService(api).end_live_gangs(KEY, "ti-1", namespace=ref.namespace, delete=delete, reason="x"))
+    ended = await kills.end_live_gangs(
+        api, KEY, "ti-1", namespace=ref.namespace, delete=delete, reason="x", on_ended=lambda ref: None
+    )
+    return bool(ended)
 
 
 ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
     "a kill": ("delete jobs", lambda api, ref: kill(api, ref, "ti-1")),
-    "a discard": ("delete jobs", lambda api, ref: GangService(api).discard(ref, "ti-1")),
+    "a discard": ("delete jobs", lambda api, ref: discard(api, ref, "ti-1")),
     "a halt": ("patch jobs", lambda api, ref: halt(api, ref, reason="x", claim_id="ti-1")),
     "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
     "the deletion after a delivery": (
         "delete jobs",
-        lambda api, ref: GangService(api).deliver(ref, "ti-1", delete=True),
+        lambda api, ref: deliver(api, ref, "ti-1", delete=True),
     ),
     "the end of a task, deleting": ("delete jobs", lambda api, ref: end_live_gangs(api, ref, delete=True)),
     "the end of a task, halting": ("patch jobs", lambda api, ref: end_live_gangs(api, ref, delete=False)),

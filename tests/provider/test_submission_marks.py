@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.ending.delete_gang import delete_job, deliver
 from airflow_provider_gangjobs.ending.kill import halt
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.claim import mark_delivered
+from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 
@@ -54,7 +54,7 @@ async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
     cluster.bench.run(60)
     await cluster.submit()
     before = cluster.live_jobs()
-    assert not await mark_delivered(cluster.client, first.ref, at=NOW)
+    assert await mark_delivered_by(cluster.client, first.ref, "ti-1", at=NOW) is None
     assert not await halt(cluster.client, first.ref, reason="x")
     assert cluster.live_jobs() == before
 
@@ -77,7 +77,7 @@ async def test_marks_on_a_job_that_is_gone_return_false(cluster):
     submission = await cluster.submit()
     await delete_job(cluster.client, submission.ref)
     cluster.bench.run()
-    assert not await mark_delivered(cluster.client, submission.ref, at=NOW)
+    assert await mark_delivered_by(cluster.client, submission.ref, "ti-1", at=NOW) is None
     assert not await halt(cluster.client, submission.ref, reason="x")
 
 

@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.view_model import build_view
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
+from airflow_provider_gangjobs.tracking.explanation import read_explained
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -109,7 +110,7 @@ async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant
 async def tab_of(gangs: GangService, submission: Submission, run: str) -> GangView:
     """The tab of the gang in Airflow's UI."""
     key = TaskKey("dag", run, "task", -1)
-    snapshot = await gangs.snapshot(key, uid=submission.ref.uid)
+    snapshot = await read_explained(gangs.client, gangs.namespace, key.digests, submission.ref.uid)
     return build_view(GangLocator(key, submission.ref, "kubernetes_default"), snapshot, datetime.now(UTC))
 
 

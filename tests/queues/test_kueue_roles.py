@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
+from airflow_provider_gangjobs.ending.kill import kill
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -212,7 +213,7 @@ async def test_kill_deletes_the_gang_and_everything_that_it_owns(
         submission = await submit_gang(gangs, spec)
         await until(lambda: workload_of(kueue, tenant) is not None)
         await until(lambda: len(pods_of(tenant)) == (3 if is_running else 0))
-        assert await gangs.kill(submission.ref, "somebody") == "deleted"
+        assert await kill(gangs.client, submission.ref, "somebody") == "deleted"
         await nothing_is_left(gangs, tenant)
     await until(lambda: kueue.used_cpu(queue) == "0")
     assert tenant.forbidden_requests() == []
@@ -240,7 +241,7 @@ async def test_preempted_gang_runs_again_and_is_not_timed_out(kueue: Kueue, tena
             assert not before & {
                 pod["metadata"]["uid"] for pod in pods_of(tenant) if pod["status"].get("phase") == "Running"
             }
-            await gangs.kill(low.ref, "somebody")
+            await kill(gangs.client, low.ref, "somebody")
     assert any("queued" in line or "Preempted" in line for line in gang.lines), gang.lines
 
 
@@ -273,7 +274,7 @@ async def test_next_try_adopts_the_gang_that_waits_and_the_one_that_has_succeede
         assert await limits_s(gangs, tenant) == {"": None, "leader": 1400, "worker": 1400}
         assert (second.ref, second.adopted) == (first.ref, True)
         assert main_job_of(tenant, first)["metadata"]["annotations"][ANNOTATION_CLAIM] == "second"
-        assert await gangs.kill(first.ref, "first") == "left alone"
+        assert await kill(gangs.client, first.ref, "first") == "left alone"
         async with following(tenant, second) as gang:
             assert (await gang.event()).status is Status.SUCCEEDED
         before = uids_of(tenant)
@@ -309,4 +310,4 @@ async def test_label_of_the_queue_is_on_the_job_set_only(tenant: Tenant, queue: 
         jobs = await gangs.client.list(JOBS, tenant.namespace)
         assert len(jobs) == 3
         assert not any(LABEL_KUEUE_QUEUE in job["metadata"]["labels"] for job in jobs)
-        await gangs.kill(submission.ref, "somebody")
+        await kill(gangs.client, submission.ref, "somebody")

@@ -16,7 +16,6 @@ COROUTINES = {
     name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if not name.startswith("_")
 }
 USE_CASES = sorted(COROUTINES & vars(GangJobHook).keys())
-ONLY_BY_CALL = sorted(COROUTINES - {*USE_CASES})
 PAGES = ("reference.md", "submission.md")
 
 
@@ -36,16 +35,3 @@ def test_method_of_the_hook_agrees_with_the_service_and_blocks(name: str) -> Non
     assert method.__doc__ == coroutine.__doc__
     assert method.__doc__, "a use case is documented"
     assert not inspect.iscoroutinefunction(method)
-
-
-@pytest.mark.parametrize("name", ONLY_BY_CALL)
-def test_what_only_the_service_has_is_named_with_the_way_to_call_it(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"Use hook\.call\(lambda service: service\.{name}\(\.\.\.\)\)"):
-        getattr(GangJobHook(), name)
-
-
-def test_wrong_name_is_reported_as_by_any_object() -> None:
-    name = "sbumit"
-
-    with pytest.raises(AttributeError, match="'GangJobHook' object has no attribute 'sbumit'"):
-        getattr(GangJobHook(), name)

@@ -32,10 +32,13 @@ from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.ending.delete_gang import deliver
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Logs, Results
-from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs
+from airflow_provider_gangjobs.jobs.claim import awaits_delivery
+from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
+from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +167,7 @@ class _Completion:
         if end.logs is not Logs.NONE:
             async with loop_local(_Limits).logs:
                 await self._copy_logs(gangs, outcomes)
-        if not await gangs.awaits_delivery(self._args.ref, self._args.claim):
+        if not await awaits_delivery(gangs.client, self._args.ref, self._args.claim):
             raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
         if end.pushes_xcoms:
             await self._push_xcoms(value, len(value) if is_mapped_over else None)
@@ -194,7 +197,7 @@ class _Completion:
             GangJobError: the outcomes could not be read, or a result is too large.
             _NeedsWorkerError: an outcome is missing.
         """
-        evidence, end = await gangs.collect_outcomes(self._event), self._end
+        evidence, end = await collect_outcomes(gangs.client, self._event), self._end
         if evidence.completed is None or not evidence.is_complete or evidence.held:
             raise _NeedsWorkerError("not every outcome of its ranks is recorded")
         if end.results is Results.NONE:
@@ -226,7 +229,8 @@ class _Completion:
                 raise _NeedsWorkerError("its logs are too long for a triggerer")
 
         known = KnownLogs(self._event.streamed, self._event.whole_logs)
-        await gangs.copy_logs(self._args.ref, self._end.log_options, keep, mask=mask, outcomes=outcomes, known=known)
+        ref, options = self._args.ref, self._end.log_options
+        await copy_logs(gangs.client, ref, options, keep, mask=mask, outcomes=outcomes, known=known)
         channel = log_channel()
         for at in range(0, len(lines), LINES_PER_WRITE):
             await channel.wait_until_free()
@@ -269,7 +273,8 @@ async def _deliver(args: TriggerArgs, version: str) -> None:
     try:
         config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
-            await gangs.deliver(args.ref, args.claim, delete=TriggerEnd.of(args.end).deletes, version=version)
+            deletes = TriggerEnd.of(args.end).deletes
+            await deliver(gangs.client, args.ref, args.claim, delete=deletes, version=version)
     except Exception as error:  # a secrets backend may raise anything
         why = str(error) if is_for_users(error) else type(error).__name__
         _log.warning("Gang %s could not be delivered, which is left to a sweep: %s", args.ref, why)

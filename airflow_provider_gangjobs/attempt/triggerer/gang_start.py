@@ -41,7 +41,7 @@ from airflow_provider_gangjobs.attempt.trigger_end import XCOM_GANG, trigger_end
 from airflow_provider_gangjobs.attempt.triggerer.endings import KILL_TIMEOUT_S, KillLimits, sweep_namespace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
@@ -293,10 +293,11 @@ class GangStart:
         return StartedGang(args, rendered.until)
 
     async def _end(self, service: GangService, gangs: TaskGangs, why: str) -> None:
-        await service.end_live_gangs(
+        await end_live_gangs(
+            service.client,
             gangs.key,
             gangs.claim,
-            namespace=gangs.namespace,
+            namespace=gangs.namespace or service.namespace,
             delete=True,
             reason=why,
             on_ended=lambda ref: self._task.log.info("Gang %s is deleted: %s", ref, why),

@@ -414,6 +414,8 @@ class _GangWait:
 
         The worker that gets the event would also end the gang. But a worker may be free only after hours.
         """
+        from airflow_provider_gangjobs.ending.kill import halt_live
+
         event = timeout_event(self._args, self._last)
         harvested = None
         if self._clock is None:  # nothing is halted by the local clock alone
@@ -422,7 +424,8 @@ class _GangWait:
             async with asyncio.timeout(HALT_WITHIN_S):
                 config = await self._read_config()
                 async with shared_service(config) as gangs:
-                    if not await gangs.halt_live(self._args.ref, self._args.claim, reason=EXECUTION_TIMEOUT):
+                    ref, claim = self._args.ref, self._args.claim
+                    if not await halt_live(gangs.client, ref, claim, reason=EXECUTION_TIMEOUT):
                         return event
             self._log.info("Gang %s is halted: the execution_timeout of its task has passed", self._args.ref)
             async with asyncio.timeout(HARVEST_WITHIN_S):
