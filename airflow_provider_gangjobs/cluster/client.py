@@ -422,7 +422,7 @@ async def patch_uid(
 
 async def patch_version(
     client: Client, resource: Resource, metadata: Mapping[str, Any], body: Mapping[str, Any]
-) -> Any:
+) -> Json:
     """Merge-patch an object in the version that was read. Return the object as the server stored it.
 
     :param metadata: The metadata that was read.

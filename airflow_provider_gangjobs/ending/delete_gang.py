@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.client import PropagationPolicy, version_of
+from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_version, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
@@ -152,7 +152,7 @@ class _GangDeletion:
         with suppress(NotFound):  # somebody else has deleted the Job, so the gang cannot succeed either
             if gang.has_job_set:
                 # The Job cannot be complete after this patch: its controller compares the version, too.
-                await self.requests.patch_version(JOBS, version, end_patch())
+                await patch_version(self.requests.client, JOBS, version, end_patch())
             else:
                 await self.requests.delete_version(JOBS, version, PropagationPolicy.FOREGROUND)
         self._cannot_succeed = True

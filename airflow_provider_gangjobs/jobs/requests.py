@@ -23,14 +23,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.client import (
-    PatchType,
-    delete_uid,
-    patch_uid,
-    patch_unchanged,
-    patch_version,
-    version_of,
-)
+from airflow_provider_gangjobs.cluster.client import PatchType, delete_uid, patch_uid, patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, InvalidConnection, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
@@ -346,14 +339,12 @@ class RetryingRequests:
         self.client = client
         self.namespace = namespace
         self.clock = clock or client.clock
-        self.sent = 0
-        """How many requests were sent, without those that the client retried."""
         self._found: dict[tuple[Resource, str], Object | None] = {}
         self._listed: dict[Resource, Objects] = {}
 
     def jobs(self, ref: GangRef) -> JobRequests:
-        """Return the requests about the Jobs of one gang. They are counted, and retried, also after a conflict."""
-        return JobRequests(self.client, ref, retry=self._retry_counted, clock=self.clock)
+        """Return the requests about the Jobs of one gang. They are retried, also after a conflict."""
+        return JobRequests(self.client, ref, retry=partial(self.retry, after_conflict=True), clock=self.clock)
 
     def backoff(self) -> Backoff:
         """Return the pauses for one series of tries."""
@@ -368,7 +359,6 @@ class RetryingRequests:
 
     async def find(self, resource: Resource, name: str) -> Object | None:
         """Return the object, or None if the object does not exist."""
-        self.sent += 1
         try:
             return await self.client.get(resource, name, self.namespace)
         except NotFound:
@@ -376,16 +366,7 @@ class RetryingRequests:
 
     async def list(self, resource: Resource, selector: str | None = None) -> Objects:
         """Return all objects of the namespace that match the label selector."""
-        self.sent += 1
         return await self.client.list(resource, self.namespace, label_selector=selector)
-
-    async def send(self, request: Callable[[Client], Awaitable[T]]) -> T:
-        """Return the answer of one request, which is not retried.
-
-        :param request: Sends the request with the client of the submission.
-        """
-        self.sent += 1
-        return await request(self.client)
 
     async def find_once(self, resource: Resource, name: str) -> Object | None:
         """Return the object as `find` does. An object that this submission has read before is not read again."""
@@ -399,19 +380,12 @@ class RetryingRequests:
             self._listed[resource] = await self.list(resource)
         return self._listed[resource]
 
-    async def create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
-        """Create an object with one POST, which is not retried."""
-        self.sent += 1
-        return await self.client.create(resource, body, self.namespace)
-
-    async def dry_run_create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
-        """Return the object that the server would store. Nothing is stored."""
-        self.sent += 1
-        return await self.client.create(resource, body, self.namespace, dry_run=True)
+    async def create(self, resource: Resource, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """Create an object with one POST, which is not retried. In a dry run, nothing is stored."""
+        return await self.client.create(resource, body, self.namespace, dry_run=dry_run)
 
     async def patch_job(self, name: str, body: Mapping[str, Any]) -> Object:
         """Merge-patch a Job with one request, which is not retried."""
-        self.sent += 1
         return await self.client.patch(JOBS, name, self.namespace, body)
 
     async def patch_job_if(self, name: str, expected: Mapping[str, Any], values: Mapping[str, Any]) -> Object:
@@ -425,20 +399,7 @@ class RetryingRequests:
         """
         tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
         additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
-        self.sent += 1
         return await self.client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type=PatchType.JSON)
-
-    async def patch_version(self, resource: Resource, metadata: Mapping[str, Any], body: Mapping[str, Any]) -> Object:
-        """Merge-patch an object in the version that was read, with one request, which is not retried.
-
-        :param metadata: The metadata that was read.
-
-        Raises:
-            Conflict: the object has changed.
-        """
-        self.sent += 1
-        stored: Object = await patch_version(self.client, resource, metadata, body)
-        return stored
 
     async def delete_version(
         self, resource: Resource, metadata: Mapping[str, Any], propagation_policy: PropagationPolicy
@@ -451,7 +412,6 @@ class RetryingRequests:
             Conflict: the object has changed.
             NotFound: the object does not exist.
         """
-        self.sent += 1
         await self.client.delete(
             resource,
             metadata["name"],
@@ -470,11 +430,7 @@ class RetryingRequests:
 
     async def remove(self, resource: Resource, name: str, uid: str) -> bool:
         """Delete the object of exactly this uid, with retries. Returns false if the object was gone."""
-
-        async def delete() -> bool:
-            self.sent += 1
-            return await delete_uid(self.client, resource, name, self.namespace, uid)
-
+        delete = partial(delete_uid, self.client, resource, name, self.namespace, uid)
         return await self.retry(delete, after_conflict=True)
 
     async def retry(self, request: Callable[[], Awaitable[T]], *, after_conflict: bool = False) -> T:
@@ -491,13 +447,6 @@ class RetryingRequests:
                 if not is_safe or not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     raise
         return await request()
-
-    async def _retry_counted(self, request: Callable[[], Awaitable[T]]) -> T:
-        async def send() -> T:
-            self.sent += 1
-            return await request()
-
-        return await self.retry(send, after_conflict=True)
 
 
 class Retry(Protocol):

@@ -195,8 +195,6 @@ class Submission:
     """Whether the gang existed before, from an earlier try or a concurrent submitter."""
     state: SubmissionState
     """In progress; or the gang had succeeded before; or it had failed before, and its failure was not handled."""
-    requests: int
-    """How many requests the submission has sent."""
     is_suspended: bool = False
     """Whether the Job of a gang in progress is suspended. Kueue starts it, or the user with `keep_suspended`."""
     disruptions: int = 0

@@ -471,7 +471,6 @@ class _SubmissionRun(Struct, frozen=True):
             decision=str(progress.decision),
             adopted=progress.adopted,
             state=state,
-            requests=self.requests.sent,
             is_suspended=state is SubmissionState.IN_PROGRESS and (job.is_suspended or job.has_job_set),
             disruptions=job.disruptions,
             notes=tuple(progress.notes),

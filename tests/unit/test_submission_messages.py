@@ -21,7 +21,6 @@ def submission(**changes: Any) -> Submission:
         "decision": "gang:v1beta1",
         "adopted": False,
         "state": SubmissionState.IN_PROGRESS,
-        "requests": 5,
     }
     return Submission(**{**known, **changes})
 

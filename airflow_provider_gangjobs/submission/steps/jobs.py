@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from airflow_provider_gangjobs.cluster.client import patch_version
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, Resource
 from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, SubmissionConflict
@@ -336,7 +337,8 @@ class GiveJobSetToQueue(ChangeStep, frozen=True):
     async def apply(self, progress: Progress) -> Object:
         metadata = self.last_read(progress)["metadata"]
         labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
-        return await progress.requests.patch_version(JOB_SETS, metadata, {"metadata": {"labels": labels}})
+        body = {"metadata": {"labels": labels}}
+        return await patch_version(progress.requests.client, JOB_SETS, metadata, body)
 
     def note(self, progress: Progress, stored: Object) -> bool:
         progress.owned[JOB_SETS.kind, progress.attempt.name] = stored

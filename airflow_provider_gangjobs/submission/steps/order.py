@@ -92,7 +92,7 @@ async def _dry_run(progress: Progress, job: Object, spec: GangSpec, role: str = 
     :param role: The name of the role, unless it is the first one.
     """
     try:
-        return await progress.requests.dry_run_create(JOBS, job)
+        return await progress.requests.create(JOBS, job, dry_run=True)
     except AlreadyExists:
         return None  # created by a concurrent submitter, or a conflict: the next step shows which
     except (Invalid, BadRequest) as error:

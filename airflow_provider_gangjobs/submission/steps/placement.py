@@ -233,12 +233,12 @@ async def check_job_without_queue(progress: Progress) -> None:
         InvalidGangSpec: the cluster suspends a Job that names no queue, and never starts the Job.
         GangUnsupported: the gang has roles, and the cluster manages Jobs that name no queue.
     """
-    if await progress.requests.send(partial(served_versions, retry_for_s=0.0)) == frozenset():
+    if await served_versions(progress.requests.client, retry_for_s=0.0) == frozenset():
         return
     body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
     body["spec"]["suspend"] = False
     try:
-        stored = await progress.requests.dry_run_create(JOBS, body)
+        stored = await progress.requests.create(JOBS, body, dry_run=True)
     except AlreadyExists:
         return  # created by a concurrent submitter, or a conflict: the next step shows which
     job, has_roles = read_job(stored), progress.spec.roles is not None
