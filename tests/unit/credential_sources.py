@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import load_access
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from tests.unit.fault_server import SECRET
 
@@ -23,7 +23,7 @@ def config_of(**extras: Any) -> ClusterConfig:
 
 def load(**extras: Any) -> Access:
     """Load the credentials of an Airflow connection with these extras."""
-    return CredentialSource(config_of(**extras)).load()
+    return load_access(config_of(**extras))
 
 
 def write_kubeconfig(path: Path, content: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import load_access
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from tests.unit.fault_server import kubeconfig
 
@@ -61,4 +61,4 @@ class Plugin:
         return ClusterConfig.from_extras("k8s", {"kube_config": content})
 
     def load(self, **fields: Any) -> Access:
-        return CredentialSource(self.config(**fields)).load()
+        return load_access(self.config(**fields))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource, environment_proxy
+from airflow_provider_gangjobs.cluster.auth.credentials import environment_proxy, load_access
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import redacted
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
 from gangjobs_sandbox.tls import issue
@@ -100,7 +100,7 @@ def test_default_file_is_used_before_the_service_account(pod: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("given_extras", [{}, {"in_cluster": True}], ids=str)
 def test_pod_uses_its_service_account(pod: Path, given_extras: dict[str, Any]) -> None:
-    material = CredentialSource(config_of(**given_extras), service_account_dir=pod).load()
+    material = load_access(config_of(**given_extras), service_account_dir=pod)
     assert (material.base_url, material.authorization, material.tls.ca) == (
         "https://10.0.0.1:443",
         f"Bearer {SECRET}",
@@ -124,7 +124,7 @@ def test_incomplete_service_account_is_refused(
     if content is not None:
         (pod / file).write_text(content)
     with pytest.raises(error, match=message):
-        CredentialSource(config_of(in_cluster=True), service_account_dir=pod).load()
+        load_access(config_of(in_cluster=True), service_account_dir=pod)
 
 
 def test_service_account_is_read_as_by_the_official_client(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_service_account_is_read_as_by_the_official_client(pod: Path, monkeypatc
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
         theirs = Configuration()
         InClusterConfigLoader(str(pod / "token"), str(pod / "ca.crt")).load_and_set(theirs)
-        ours = CredentialSource(config_of(in_cluster=True), service_account_dir=pod).load()
+        ours = load_access(config_of(in_cluster=True), service_account_dir=pod)
         assert (ours.base_url, ours.authorization) == (theirs.host, theirs.api_key["BearerToken"].strip())
 
 
@@ -204,7 +204,7 @@ def test_unreadable_file_is_named(tmp_path: Path, text: str) -> None:
 
 def _text_of_result(config: ClusterConfig) -> str:
     try:
-        return repr(CredentialSource(config).load())
+        return repr(load_access(config))
     except ClusterError as error:
         return f"{error!r} {''.join(traceback.format_exception(error))}"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials, CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials, load_access
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, Unauthorized
 from gangjobs_sandbox.tls import issue
 from tests.unit.credential_sources import config_of, service_account, write_kubeconfig
@@ -69,8 +70,8 @@ async def test_service_account_token_is_read_again_each_minute(monkeypatch: pyte
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     pod = service_account(tmp_path / "serviceaccount", authority=issue().certificate)
     now, config = VirtualSleep(), config_of(in_cluster=True)
-    source = CredentialSource(config, service_account_dir=pod)
-    credentials = Credentials(config, clock=now.clock, load=source.load)
+    load = partial(load_access, config, service_account_dir=pod)
+    credentials = Credentials(config, clock=now.clock, load=load)
     await credentials.current()
     (pod / "token").write_text(RENEWED)  # The kubelet replaces the file.
     now.now = 60

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credentials import Credentials, CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import Credentials, load_access
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import (
     _KNOWN_WORDS,
     OUTPUT_BYTES_MAX,
@@ -189,9 +189,9 @@ def test_plugin_with_endless_output_is_killed(tmp_path: Path) -> None:
 
 def test_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     body = f"import subprocess; subprocess.run(['sh', '-c', 'sleep 600; true', {str(tmp_path)!r}])"
-    source = CredentialSource(Plugin(tmp_path, body).config(), timeout_s=1)
+    config = Plugin(tmp_path, body).config()
     with pytest.raises(CredentialsFailed, match="did not answer within 1 s"):
-        source.load()
+        load_access(config, timeout_s=1)
     wait_until_gone(tmp_path)
 
 

@@ -24,7 +24,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credentials import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.credentials import load_access
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.timeouts import TIMEOUT_S
@@ -54,7 +54,7 @@ Result = dict[str, Any] | None
 def by_provider(paths: list[str], context: str | None) -> Result:
     extras = {"kube_config_path": os.pathsep.join(paths), "cluster_context": context}
     try:
-        loaded = CredentialSource(ClusterConfig.from_extras("k8s", extras)).load()
+        loaded = load_access(ClusterConfig.from_extras("k8s", extras))
     except (InvalidConnection, CredentialsFailed):
         return None
     return {

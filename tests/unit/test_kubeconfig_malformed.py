@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.cluster.auth.credentials import (
     Access,
     CertificateError,
-    CredentialSource,
     TlsConfig,
+    load_access,
     make_context,
 )
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -79,7 +79,7 @@ Result = Access | InvalidConnection | CredentialsFailed
 def load(content: Any, **extras: Any) -> Result:
     config = ClusterConfig.from_extras("k8s", {"kube_config": content, **extras})
     try:
-        return CredentialSource(config).load()
+        return load_access(config)
     except (InvalidConnection, CredentialsFailed) as error:
         return error
 
@@ -233,7 +233,7 @@ def test_error_names_the_file_of_several(tmp_path: Path) -> None:
     second.write_text(json.dumps({"users": [{"name": "me", "user": {"token": {}}}]}))
     config = ClusterConfig.from_extras("k8s", {"kube_config_path": f"{first}:{second}"})
     with pytest.raises(InvalidConnection, match=f"the kubeconfig {second} cannot be used: users.me..user.token"):
-        CredentialSource(config).load()
+        load_access(config)
 
 
 def test_error_of_the_yaml_parser_names_the_line_and_not_its_content(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ import urllib.request
 from base64 import b64encode
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import (
     ConfigError,
@@ -191,20 +192,8 @@ _REFUSED_PROVIDERS = {
 _HEADER_KEY_CHARACTERS = "!#$&'*+-.^_`|~"
 
 
-@dataclass(frozen=True)
-class UserCredentials:
-    """What proves who the client is."""
-
-    authorization: str | None = field(default=None, repr=False)
-    """The value of the header Authorization."""
-    certificate: bytes | None = field(default=None, repr=False)
-    key: bytes | None = field(default=None, repr=False)
-    renew_in_s: float | None = None
-    """After how many seconds to load again, or None if nothing changes unless someone edits the kubeconfig."""
-
-
-def authenticate(selected: SelectedContext, *, timeout_s: float) -> UserCredentials:
-    """Return the credentials of the selected user. Runs the exec plugin if the user has one.
+def authenticate(access: Access, selected: SelectedContext, *, timeout_s: float) -> Access:
+    """Return `access` with the credentials of the selected user. Runs the exec plugin if the user has one.
 
     The order is that of the official client: exec plugin, token, token file, user name and password.
     A client certificate is used in addition, unless the exec plugin returns one.
@@ -215,15 +204,16 @@ def authenticate(selected: SelectedContext, *, timeout_s: float) -> UserCredenti
     """
     user = selected.user
     certificate, key = user.pem("client-certificate"), user.pem("client-key")
+    access = replace(access, tls=replace(access.tls, certificate=certificate, key=key))
     if user.is_set("auth-provider"):
         raise _refusal(user.section("auth-provider"))
     if user.is_set("exec"):
-        return _from_plugin(selected, certificate, key, timeout_s=timeout_s)
+        return _with_plugin(access, selected, timeout_s=timeout_s)
     if (static_token := user.text("token")) is not None:
-        return UserCredentials(_bearer(static_token, user.error("token", _UNFIT)), certificate, key)
+        return replace(access, authorization=_bearer(static_token, user.error("token", _UNFIT)))
     if user.is_set("tokenFile"):
-        return UserCredentials(_bearer(_file_token(user)), certificate, key, TOKEN_FILE_PERIOD_S)
-    return UserCredentials(_basic(user), certificate, key)
+        return replace(access, authorization=_bearer(_file_token(user)), renew_in_s=TOKEN_FILE_PERIOD_S)
+    return replace(access, authorization=_basic(user))
 
 
 def impersonation_headers(user: Section) -> tuple[tuple[str, str], ...]:
@@ -263,17 +253,16 @@ def _refusal(provider: Section) -> ConfigError:
     return provider.error("name", f"is {shown}, {reason}", remedy)
 
 
-def _from_plugin(
-    selected: SelectedContext, certificate: bytes | None, key: bytes | None, *, timeout_s: float
-) -> UserCredentials:
+def _with_plugin(access: Access, selected: SelectedContext, *, timeout_s: float) -> Access:
     # Most tasks need no plugin, and each of their processes would pay for the import.
     from airflow_provider_gangjobs.cluster.auth.exec_plugin import run_plugin
 
     credential = run_plugin(selected.user.section("exec"), selected.cluster, timeout_s=timeout_s)
+    tls = access.tls
     if credential.certificate is not None:
-        certificate, key = credential.certificate, credential.key
+        tls = replace(tls, certificate=credential.certificate, key=credential.key)
     authorization = _bearer(credential.token) if credential.token else None
-    return UserCredentials(authorization, certificate, key, _renew_in_s(credential.expires_at))
+    return replace(access, authorization=authorization, tls=tls, renew_in_s=_renew_in_s(credential.expires_at))
 
 
 def _renew_in_s(expires_at: datetime | None) -> float | None:
@@ -370,104 +359,83 @@ task."""
 _NO_SOURCE = "it names no cluster, there is no kubeconfig in $KUBECONFIG or ~/.kube/config, and this is not a pod"
 
 
-class CredentialSource:
-    """The source of a connection's credentials, which may be loaded any number of times."""
+def load_access(
+    config: ClusterConfig, *, timeout_s: float = LOAD_TIMEOUT_S, service_account_dir: Path = DIRECTORY
+) -> Access:
+    """Load the credentials of a connection. Runs the exec plugin if the kubeconfig has one.
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        *,
-        timeout_s: float = LOAD_TIMEOUT_S,
-        service_account_dir: Path = DIRECTORY,
-    ) -> None:
-        self._config = config
-        self._timeout_s = timeout_s
-        self._service_account_dir = service_account_dir
+    Raises:
+        InvalidConnection: there is no usable kubeconfig or service account.
+        CredentialsFailed: the exec plugin or the token file failed. A later call may succeed.
+    """
+    try:
+        kubeconfig = _kubeconfig(config)
+        if kubeconfig is None:
+            return load_service_account(service_account_dir, verify=config.verify_ssl)
+        return _from_context(kubeconfig.select(config.context), verify=config.verify_ssl, timeout_s=timeout_s)
+    except ConfigError as error:
+        raise InvalidConnection(config.conn_id, error.problem, error.remedy) from None
+    except TokenUnavailableError as error:
+        raise CredentialsFailed(config.conn_id, str(error)) from None
 
-    def load(self) -> Access:
-        """Load the credentials. Runs the exec plugin if the kubeconfig has one.
 
-        Raises:
-            InvalidConnection: there is no usable kubeconfig or service account.
-            CredentialsFailed: the exec plugin or the token file failed. A later call may succeed.
-        """
-        try:
-            return self._load()
-        except ConfigError as error:
-            raise InvalidConnection(self._config.conn_id, error.problem, error.remedy) from None
-        except TokenUnavailableError as error:
-            raise CredentialsFailed(self._config.conn_id, str(error)) from None
+def _kubeconfig(config: ClusterConfig) -> Kubeconfig | None:
+    """Return the kubeconfig of a connection, or `None` if the connection uses the service account of the pod."""
+    match config.source:
+        case ConfigSource.INLINE:
+            return Kubeconfig.from_mapping(config.kube_config or {})
+        case ConfigSource.FILE:
+            if paths := existing_paths(config.kube_config_path or ""):
+                return Kubeconfig.from_files(paths)
+            raise ConfigError(f"the file {config.kube_config_path} does not exist", "Correct kube_config_path.")
+        case ConfigSource.DEFAULT if paths := default_paths():
+            return Kubeconfig.from_files(paths)
+        case ConfigSource.DEFAULT if not is_in_pod():
+            remedy = "Set kube_config_path, kube_config or in_cluster in the connection's extras."
+            raise ConfigError(_NO_SOURCE, remedy)
+    return None
 
-    def _load(self) -> Access:
-        match self._config.source:
-            case ConfigSource.INLINE:
-                return self._from_kubeconfig(Kubeconfig.from_mapping(self._config.kube_config or {}))
-            case ConfigSource.FILE:
-                return self._from_kubeconfig(Kubeconfig.from_files(self._configured_paths()))
-            case ConfigSource.DEFAULT if paths := default_paths():
-                return self._from_kubeconfig(Kubeconfig.from_files(paths))
-            case ConfigSource.DEFAULT if not is_in_pod():
-                raise ConfigError(
-                    _NO_SOURCE, "Set kube_config_path, kube_config or in_cluster in the connection's extras."
-                )
-        return load_service_account(self._service_account_dir, verify=self._config.verify_ssl)
 
-    def _configured_paths(self) -> list[str]:
-        if paths := existing_paths(self._config.kube_config_path or ""):
-            return paths
-        raise ConfigError(f"the file {self._config.kube_config_path} does not exist", "Correct kube_config_path.")
-
-    def _from_kubeconfig(self, kubeconfig: Kubeconfig) -> Access:
-        selected = kubeconfig.select(self._config.context)
-        cluster = selected.cluster
-        base_url = _base_url(cluster)
-        verify = not cluster.flag("insecure-skip-tls-verify") and self._config.verify_ssl
-        authority = cluster.pem("certificate-authority")
-        proxy = _proxy(cluster) or environment_proxy(base_url)
-        impersonation = impersonation_headers(selected.user)
-        # The last step, because it may run a program.
-        credentials = authenticate(selected, timeout_s=self._timeout_s)
-        return Access(
-            base_url=base_url,
-            authorization=credentials.authorization,
-            tls=TlsConfig(ca=authority, certificate=credentials.certificate, key=credentials.key, verify=verify),
-            proxy=proxy,
-            server_hostname=cluster.text("tls-server-name"),
-            renew_in_s=credentials.renew_in_s,
-            impersonation=impersonation,
-        )
+def _from_context(selected: SelectedContext, *, verify: bool, timeout_s: float) -> Access:
+    cluster = selected.cluster
+    base_url = _base_url(cluster)
+    verify = not cluster.flag("insecure-skip-tls-verify") and verify
+    access = Access(
+        base_url=base_url,
+        tls=TlsConfig(ca=cluster.pem("certificate-authority"), verify=verify),
+        proxy=_proxy(cluster) or environment_proxy(base_url),
+        server_hostname=cluster.text("tls-server-name"),
+        impersonation=impersonation_headers(selected.user),
+    )
+    # The last step, because it may run a program.
+    return authenticate(access, selected, timeout_s=timeout_s)
 
 
 def _base_url(cluster: Section) -> str:
     server = cluster.required_text("server")
-    url = _url_parts(server)
-    if url is None or url[0] not in ("http", "https"):
+    url = _http_url(server)
+    if url is None:
         raise cluster.error("server", "is not a URL of the form https://HOST:PORT")
-    scheme, has_password = url
-    if has_password:
+    if "@" in url.netloc:
         raise cluster.error("server", "contains a user", "Move username and password to the user of the context.")
-    return f"{scheme}{server[len(scheme) :]}".rstrip("/")
+    return f"{url.scheme}{server[len(url.scheme) :]}".rstrip("/")
 
 
 def _proxy(cluster: Section) -> str | None:
     proxy = cluster.text("proxy-url")
-    if proxy is None:
-        return None
-    url = _url_parts(proxy)
-    if url is None or url[0] not in ("http", "https"):
+    if proxy is not None and _http_url(proxy) is None:
         raise cluster.error("proxy-url", "is not a URL of the form http://HOST:PORT, the supported kind of proxy")
     return proxy
 
 
-def _url_parts(url: str) -> tuple[str, bool] | None:
-    """Return the scheme and whether there is a user, or None if `url` is not a URL with a host."""
+def _http_url(url: str) -> SplitResult | None:
+    """Return the parts of a URL, or None if `url` is not an HTTP URL with a host."""
     try:
         parts = urlsplit(url)
-        port_is_valid = parts.port is None or parts.port > 0
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         return None
-    valid = parts.hostname and port_is_valid and url.isprintable() and " " not in url
-    return (parts.scheme, "@" in parts.netloc) if valid else None
+    return parts if is_valid and url.isprintable() and " " not in url else None
 
 
 log = logging.getLogger(__name__)
@@ -491,7 +459,7 @@ class Credentials:
     ) -> None:
         self._conn_id = config.conn_id
         self._clock = clock or Clock()
-        self._load = load or CredentialSource(config).load
+        self._load = load or partial(load_access, config)
         self._access: Access | None = None
         self._renew_at: float | None = None
         self._forced_at = float("-inf")
