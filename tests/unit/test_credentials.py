@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.auth.credentials import environment_proxy, load_access
+from airflow_provider_gangjobs.cluster.auth.credentials import Proxy, environment_proxy, load_access
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import redacted
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
 from gangjobs_sandbox.tls import issue
@@ -148,7 +148,11 @@ def test_user_name_and_password_are_basic_authentication() -> None:
 def test_cluster_settings_are_kept() -> None:
     cluster = {"insecure-skip-tls-verify": True, "tls-server-name": "api", "proxy-url": "http://proxy:3128"}
     material = load(kube_config=kubeconfig("https://here", cluster=cluster))
-    assert (material.tls.verify, material.server_hostname, material.proxy) == (False, "api", "http://proxy:3128")
+    assert (material.tls.verify, material.server_hostname, material.proxy) == (
+        False,
+        "api",
+        Proxy("http://proxy:3128", None),
+    )
 
 
 def test_verification_can_be_switched_off_by_the_connection() -> None:
@@ -281,7 +285,15 @@ def test_evidence_is_redacted(text: str, shown: str) -> None:
 def test_proxy_of_the_environment(url: str, no_proxy: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "proxy:3128")
     monkeypatch.setenv("no_proxy", no_proxy)
-    assert environment_proxy(url) == proxy
+    assert environment_proxy(url) == (proxy and Proxy(proxy, None))
+
+
+@pytest.mark.parametrize("proxy", ["socks5://me:hunter2@proxy:1080", "http://me:hunter2@", "http://proxy:0"])
+def test_proxy_of_the_environment_that_is_not_usable_is_named(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(InvalidConnection, match="variable HTTPS_PROXY is not a URL of the form http://") as caught:
+        load(kube_config=kubeconfig("https://api.example.org"))
+    assert "hunter2" not in str(caught.value)
 
 
 async def test_requests_go_through_the_proxy(connect: Connect) -> None:

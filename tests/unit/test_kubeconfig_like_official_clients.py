@@ -66,7 +66,7 @@ def by_provider(paths: list[str], context: str | None) -> Result:
         "key": loaded.tls.key,
         "verify": loaded.tls.verify,
         "server_name": loaded.server_hostname,
-        "proxy": loaded.proxy,
+        "proxy": loaded.proxy.url if loaded.proxy else None,
     }
 
 

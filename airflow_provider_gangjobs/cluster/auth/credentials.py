@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import (
     ConfigError,
@@ -111,8 +111,35 @@ def _private_file() -> tuple[int, str]:
     return tempfile.mkstemp(prefix="gangjobs-")
 
 
-def environment_proxy(url: str) -> str | None:
-    """Return the proxy for `url` from HTTPS_PROXY, HTTP_PROXY, and NO_PROXY (which may contain networks)."""
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy, and the user and the password for it."""
+
+    url: str
+    """The URL without credentials, which may be logged."""
+    login: tuple[str, str] | None = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Proxy | None:
+        """Return the proxy in a URL, or None if the URL is not one of an HTTP proxy."""
+        parts = _http_url(url)
+        if parts is None:
+            return None
+        login = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
+        return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers that only the proxy may see."""
+        return [("Proxy-Authorization", _basic(*self.login))] if self.login else []
+
+
+def environment_proxy(url: str) -> Proxy | None:
+    """Return the proxy for `url` from HTTPS_PROXY, HTTP_PROXY, and NO_PROXY (which may contain networks).
+
+    Raises:
+        ConfigError: the proxy is not usable.
+    """
     parts = urlsplit(url)
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme)
@@ -120,7 +147,24 @@ def environment_proxy(url: str) -> str | None:
         return None
     if urllib.request.proxy_bypass(parts.netloc) or _in_network(parts.hostname, proxies.get("no", "")):
         return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    found = Proxy.parse((proxy if "://" in proxy else f"http://{proxy}").strip())
+    if found is None:
+        name = f"{parts.scheme.upper()}_PROXY"
+        raise ConfigError(f"the environment variable {name} {_NO_HTTP_PROXY}", "Correct it, or set NO_PROXY.")
+    return found
+
+
+_NO_HTTP_PROXY = "is not a URL of the form http://HOST:PORT, the supported kind of proxy"
+
+
+def _http_url(url: str) -> SplitResult | None:
+    """Return the parts of a URL, or None if `url` is not an HTTP URL with a host."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_valid and url.isprintable() and " " not in url else None
 
 
 def _in_network(host: str, no_proxy: str) -> bool:
@@ -151,7 +195,7 @@ class Access:
     authorization: str | None = field(default=None, repr=False)
     """The value of the header Authorization."""
     tls: TlsConfig = field(default_factory=TlsConfig)
-    proxy: str | None = field(default=None, repr=False)
+    proxy: Proxy | None = None
     server_hostname: str | None = None
     """The name in the server's certificate, if it is not the host of `base_url`."""
     renew_in_s: float | None = None
@@ -213,7 +257,8 @@ def authenticate(access: Access, selected: SelectedContext, *, timeout_s: float)
         return replace(access, authorization=_bearer(static_token, user.error("token", _UNFIT)))
     if user.is_set("tokenFile"):
         return replace(access, authorization=_bearer(_file_token(user)), renew_in_s=TOKEN_FILE_PERIOD_S)
-    return replace(access, authorization=_basic(user))
+    name, password = user.text("username"), user.text("password")
+    return access if name is None or password is None else replace(access, authorization=_basic(name, password))
 
 
 def impersonation_headers(user: Section) -> tuple[tuple[str, str], ...]:
@@ -292,10 +337,7 @@ def _bearer(token: str, error: Exception | None = None) -> str:
     return f"Bearer {token}"
 
 
-def _basic(user: Section) -> str | None:
-    name, password = user.text("username"), user.text("password")
-    if name is None or password is None:
-        return None
+def _basic(name: str, password: str) -> str:
     return f"Basic {b64encode(f'{name}:{password}'.encode('utf-8', 'replace')).decode()}"
 
 
@@ -403,7 +445,7 @@ def _from_context(selected: SelectedContext, *, verify: bool, timeout_s: float) 
     access = Access(
         base_url=base_url,
         tls=TlsConfig(ca=cluster.pem("certificate-authority"), verify=verify),
-        proxy=_proxy(cluster) or environment_proxy(base_url),
+        proxy=_proxy(cluster, base_url),
         server_hostname=cluster.text("tls-server-name"),
         impersonation=impersonation_headers(selected.user),
     )
@@ -421,21 +463,14 @@ def _base_url(cluster: Section) -> str:
     return f"{url.scheme}{server[len(url.scheme) :]}".rstrip("/")
 
 
-def _proxy(cluster: Section) -> str | None:
-    proxy = cluster.text("proxy-url")
-    if proxy is not None and _http_url(proxy) is None:
-        raise cluster.error("proxy-url", "is not a URL of the form http://HOST:PORT, the supported kind of proxy")
+def _proxy(cluster: Section, base_url: str) -> Proxy | None:
+    url = cluster.text("proxy-url")
+    if url is None:
+        return environment_proxy(base_url)
+    proxy = Proxy.parse(url)
+    if proxy is None:
+        raise cluster.error("proxy-url", _NO_HTTP_PROXY)
     return proxy
-
-
-def _http_url(url: str) -> SplitResult | None:
-    """Return the parts of a URL, or None if `url` is not an HTTP URL with a host."""
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        return None
-    return parts if is_valid and url.isprintable() and " " not in url else None
 
 
 log = logging.getLogger(__name__)

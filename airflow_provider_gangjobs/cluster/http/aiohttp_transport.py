@@ -52,14 +52,14 @@ class AiohttpTransport(Transport):
             await asyncio.sleep(0.002)
 
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> _Response:
-        proxy = self._route(access, request).proxy
-        for_proxy = proxy.headers() if proxy else []
+        proxy = access.proxy
+        for_proxy = proxy.headers if proxy else ()
         session = self._session(STREAM_CONNECTIONS if timeout_s is None else REQUEST_CONNECTIONS_MAX)
         response = await session.request(
             request.method,
             yarl.URL(f"{access.base_url}{request.target}", encoded=True),
             data=request.body,
-            headers=[*request.headers(access), *([] if access.ssl else for_proxy)],
+            headers=[*request.headers(access), *(() if access.ssl else for_proxy)],
             timeout=_timeout(timeout_s),
             ssl=access.ssl if access.ssl is not None else True,
             # Errors of aiohttp quote the URL of the proxy, so the URL has no credentials.

@@ -22,10 +22,10 @@ from airflow_provider_gangjobs.cluster.http.transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
-    from airflow_provider_gangjobs.cluster.http.transport import Request, Route
+    from airflow_provider_gangjobs.cluster.http.transport import Request
 
 REQUEST_CONNECTIONS_MAX: Final = 4
 """Limits the requests in flight. Only logs are read concurrently, and each further connection costs a handshake."""
@@ -39,7 +39,8 @@ class HttpxTransport(Transport):
     def __init__(self, credentials: Credentials, *, tcp_keepalive: bool, monotonic: Callable[[], float]) -> None:
         super().__init__(credentials, tcp_keepalive=tcp_keepalive, monotonic=monotonic)
         self._free = asyncio.Semaphore(REQUEST_CONNECTIONS_MAX)
-        self._pools: dict[Route, httpx.AsyncHTTPTransport] = {}
+        self._pools: dict[Hashable, httpx.AsyncHTTPTransport] = {}
+        """By the TLS context, the name of the server, and the proxy."""
 
     async def aclose(self) -> None:
         pools, self._pools = self._pools, {}
@@ -47,18 +48,18 @@ class HttpxTransport(Transport):
             await pool.aclose()
 
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> _Response:
-        route = self._route(access, request)
         encoded = _encoded(request, access)
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         async with asyncio.timeout_at(deadline), AsyncExitStack() as on_failure:
             if timeout_s is not None:
                 await on_failure.enter_async_context(self._free)
-            response = await self._send(request, encoded, route)
+            response = await self._send(request, encoded, access)
             return _Response(response, deadline, on_failure.pop_all())
 
-    async def _send(self, request: Request, encoded: httpx.Request, route: Route) -> httpx.Response:
+    async def _send(self, request: Request, encoded: httpx.Request, access: Access) -> httpx.Response:
+        route = access.ssl, access.server_hostname, access.proxy
         if route not in self._pools:
-            self._pools[route] = _pool(route, tcp_keepalive=self._tcp_keepalive)
+            self._pools[route] = _pool(access, tcp_keepalive=self._tcp_keepalive)
         try:
             response = await self._pools[route].handle_async_request(encoded)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as exc:
@@ -105,14 +106,15 @@ def _root_cause(exc: BaseException) -> BaseException:
     return exc
 
 
-def _pool(route: Route, *, tcp_keepalive: bool) -> httpx.AsyncHTTPTransport:
-    context = route.tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _pool(access: Access, *, tcp_keepalive: bool) -> httpx.AsyncHTTPTransport:
+    context = access.ssl or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     proxy = None
-    if route.proxy is not None:
-        of_proxy = context if route.proxy.url.startswith("https") else None
-        proxy = httpx.Proxy(route.proxy.url, ssl_context=of_proxy, headers=route.proxy.headers())
+    if access.proxy is not None:
+        # As in Go's client, the context of the API server also verifies a proxy with TLS.
+        of_proxy = context if access.proxy.url.startswith("https") else None
+        proxy = httpx.Proxy(access.proxy.url, ssl_context=of_proxy, headers=access.proxy.headers)
     return httpx.AsyncHTTPTransport(
-        verify=_NamedContext(context, route.server_hostname) if route.server_hostname else context,
+        verify=_NamedContext(context, access.server_hostname) if access.server_hostname else context,
         limits=httpx.Limits(keepalive_expiry=IDLE_MAX_S),
         proxy=proxy,
         socket_options=KEEPALIVE_OPTIONS if tcp_keepalive else None,

@@ -16,7 +16,6 @@ asyncio task and to the tasks that it creates in the block.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import math
 import socket
@@ -26,12 +25,11 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
@@ -43,14 +41,12 @@ from airflow_provider_gangjobs.cluster.errors import (
     ClusterError,
     TransportError,
     UnexpectedReply,
-    Unreachable,
     error_from_reply,
     is_webhook_unavailable,
 )
 from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, TailBuffer
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
@@ -170,56 +166,6 @@ def _query_value(value: str | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True)
-class Proxy:
-    """An HTTP proxy, and the user and the password for it."""
-
-    url: str
-    """The URL without credentials, which may be logged."""
-    login: tuple[str, str] | None = field(repr=False)
-
-    @classmethod
-    def parse(cls, url: str) -> Proxy:
-        """Return the proxy in a URL.
-
-        Raises:
-            ValueError: the URL is not one of an HTTP proxy. The message does not contain the URL.
-        """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https"):
-            raise ValueError(f"proxies of type {parts.scheme!r} are not supported")
-        if not parts.hostname or parts.port == 0:
-            raise ValueError("the URL has no host")
-        login = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
-        return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
-
-    def headers(self) -> Headers:
-        """Return the headers that only the proxy may see."""
-        if self.login is None:
-            return []
-        return [("Proxy-Authorization", f"Basic {base64.b64encode(':'.join(self.login).encode()).decode()}")]
-
-
-@dataclass(frozen=True)
-class Route:
-    """How an API server is reached. Connections of equal routes are interchangeable."""
-
-    tls: ssl.SSLContext | None = field(repr=False)
-    """`None` for a server without TLS. As in Go's client, it also verifies a proxy with TLS."""
-    server_hostname: str | None
-    """The name in the server's certificate, if it is not the host of the URL."""
-    proxy: Proxy | None
-
-    @classmethod
-    def of(cls, access: Access) -> Route:
-        """Return the route to the server of `access`.
-
-        Raises:
-            ValueError: the URL of the proxy is not one of an HTTP proxy. The message does not contain the URL.
-        """
-        return cls(access.ssl, access.server_hostname, Proxy.parse(access.proxy) if access.proxy else None)
-
-
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -326,24 +272,10 @@ class Transport(ABC):
         self.server_clock = ServerClock(monotonic)
         self.server_software = ""
         """The header `Server` of the last response."""
-        self._last_route: tuple[Access, Route] | None = None
 
     @abstractmethod
     async def aclose(self) -> None:
         """Close all connections and wait until their sockets are closed, so that the loop may end. Safe to repeat."""
-
-    def _route(self, access: Access, request: Request) -> Route:
-        """Return how to reach the API server. URLs are parsed once for each `access`.
-
-        Raises:
-            Unreachable: the URL of the proxy is not usable.
-        """
-        if self._last_route is None or self._last_route[0] is not access:
-            try:
-                self._last_route = access, Route.of(access)
-            except ValueError as exc:
-                raise Unreachable(str(request), f"the URL of the proxy is not usable: {exc}") from exc
-        return self._last_route[1]
 
     @abstractmethod
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> Response:
