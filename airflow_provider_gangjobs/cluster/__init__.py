@@ -18,17 +18,3 @@
 
 The package imports nothing of `gang`. The modules are imported one by one, because a process of a task needs few.
 """
-
-__all__ = [
-    "auth",
-    "client",
-    "clock",
-    "config",
-    "discovery",
-    "errors",
-    "http",
-    "informer",
-    "kueue",
-    "loop_local",
-    "resources",
-]

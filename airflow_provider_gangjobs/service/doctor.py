@@ -26,26 +26,8 @@ from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, LEASES, Resource
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.checkup import (
-    CONTROLLER_SILENT_S,
-    Finding,
-    Health,
-    Right,
-    judge_controller,
-    judge_half_submitted,
-    judge_held_pods,
-    judge_installations,
-    judge_pods_ready,
-    judge_queues,
-    judge_rights,
-    judge_schedulers,
-    judge_skew,
-    judge_workload_api,
-    ok,
-    problem,
-    unknown,
-    wanted_rights,
-)
+from airflow_provider_gangjobs.gang import checkup
+from airflow_provider_gangjobs.gang.checkup import CONTROLLER_SILENT_S, Finding, Health, Right, ok, problem, unknown
 from airflow_provider_gangjobs.gang.identity import FOLLOWERS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
@@ -135,12 +117,12 @@ async def check_connection(service: GangService) -> Finding:
 async def check_clocks(service: GangService, what: Examination) -> Sequence[Finding]:
     """Compare the clock of the server with that of this machine."""
     clock = service.client.server_clock
-    return [judge_skew(clock.ahead_s if clock.is_known else None)]
+    return [checkup.judge_skew(clock.ahead_s if clock.is_known else None)]
 
 
 async def check_rights(service: GangService, what: Examination) -> Sequence[Finding]:
     """Ask which rights the connection has: all at once, and one by one where that answer is not complete."""
-    wanted = wanted_rights(await _served_groups(service))
+    wanted = checkup.wanted_rights(await _served_groups(service))
     body = {
         "apiVersion": RULES_REVIEWS.api_version,
         "kind": RULES_REVIEWS.kind,
@@ -151,7 +133,7 @@ async def check_rights(service: GangService, what: Examination) -> Sequence[Find
     asked = missing if status.get("incomplete") else {}
     asked = {**asked, **{right: right.verbs for right in wanted if right.in_all_namespaces}}
     missing |= {right: await _denied(service, what.namespace, right, verbs) for right, verbs in asked.items()}
-    return judge_rights({right: verbs for right, verbs in missing.items() if verbs}, wanted, what.namespace)
+    return checkup.judge_rights({right: verbs for right, verbs in missing.items() if verbs}, wanted, what.namespace)
 
 
 async def _served_groups(service: GangService) -> set[str]:
@@ -201,7 +183,7 @@ async def check_workload_api(service: GangService, what: Examination) -> Sequenc
     """Find out whether the API server stores a gang."""
     found = await service.capabilities()
     evidence = "; ".join(found.unknown.values()) or found.gates[0].evidence
-    findings = [judge_workload_api(found.holds_gangs, found.dialects, evidence, found.release or "")]
+    findings = [checkup.judge_workload_api(found.holds_gangs, found.dialects, evidence, found.release or "")]
     if found.holds_gangs and not what.tries_gang:
         why = "no request shows whether the feature gates of scheduler and controller manager are on"
         findings.append(unknown("placement", why, "Run gangjobs doctor --try, which runs a gang of two pods"))
@@ -216,7 +198,7 @@ async def check_schedulers(service: GangService, what: Examination) -> Sequence[
             continue
         group = await read_api_group(service.client, scheduler.api_group)
         reasons[scheduler.name] = scheduler.guarantee(ServedGroup(group.versions, group.unknown)).reason
-    return [judge_schedulers(reasons, service.client.config.gang_scheduler)]
+    return [checkup.judge_schedulers(reasons, service.client.config.gang_scheduler)]
 
 
 async def check_queues(service: GangService, what: Examination) -> Sequence[Finding]:
@@ -230,7 +212,7 @@ async def check_queues(service: GangService, what: Examination) -> Sequence[Find
         missing = problem("queues", f"queue {named} is named, and Kueue is not installed", "Install Kueue")
         return [missing] if named else [ok("queues", "Kueue is not installed")]
     queues = await service.client.list(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"), what.namespace)
-    return [judge_queues(queues, named, what.namespace), await _kueue_version(service, version)]
+    return [checkup.judge_queues(queues, named, what.namespace), await _kueue_version(service, version)]
 
 
 async def _kueue_version(service: GangService, served: str) -> Finding:
@@ -254,7 +236,7 @@ async def check_pods_ready(service: GangService, what: Examination) -> Sequence[
     configuration = yaml.safe_load(text)
     if not isinstance(configuration, Mapping):
         return [unknown("waitForPodsReady of Kueue", f"ConfigMap {KUEUE_CONFIGURATION} has no configuration")]
-    return [judge_pods_ready(configuration, what.assemble_timeout_s)]
+    return [checkup.judge_pods_ready(configuration, what.assemble_timeout_s)]
 
 
 async def check_leftovers(service: GangService, what: Examination) -> Sequence[Finding]:
@@ -270,10 +252,10 @@ async def check_leftovers(service: GangService, what: Examination) -> Sequence[F
     orphans = sorted(pod.metadata.name for pods in held.values() for pod in pods)
     installations = Counter(gang.installation for gang in gangs)
     return [
-        judge_half_submitted(half),
-        judge_controller(silent),
-        judge_held_pods(orphans),
-        judge_installations(installations, await _followers(service, what.namespace)),
+        checkup.judge_half_submitted(half),
+        checkup.judge_controller(silent),
+        checkup.judge_held_pods(orphans),
+        checkup.judge_installations(installations, await _followers(service, what.namespace)),
     ]
 
 
@@ -325,7 +307,7 @@ async def try_gang(service: GangService, what: Examination) -> Finding:
                 deadlines=Deadlines(queue_s=limit_s, assemble_s=limit_s),
             )
     except TimeoutError:
-        return judge_controller([submission.ref.name])
+        return checkup.judge_controller([submission.ref.name])
     finally:
         await service.delete(submission.ref, deleted_by="gangjobs doctor")
     return _judge_try(event, submission.decision, service.client.clock.monotonic() - began)
