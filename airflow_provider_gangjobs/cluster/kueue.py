@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import ValidationError
 
 from airflow_provider_gangjobs.cluster.client import patch_uid
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read, loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.informer import Notification
-
-__all__ = ["PendingPositions", "Position", "pending_positions", "recent_position"]
-
 
 VERSIONS: Final = ("v1beta2", "v1beta1")
 """The versions of the API, and of its visibility API, that are known, in order of preference."""
@@ -110,20 +107,6 @@ async def list_workloads(client: Client, namespace: str, job_uid: str) -> list[F
             continue
         return [FoundWorkload(resource, view(KueueWorkloadView, one)) for one in found]
     return []
-
-
-async def patch_workload(client: Client, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
-    """Merge-patch a Workload in exactly the version that was read. Return false if it has changed or is gone.
-
-    Raises:
-        ClusterError: the request failed. The patch may have been applied.
-    """
-    metadata = found.view.metadata
-    versioned = {**body, "metadata": {"resourceVersion": metadata.resource_version}}
-    try:
-        return await patch_uid(client, found.resource, metadata.name, metadata.namespace, metadata.uid, versioned)
-    except Conflict:
-        return False
 
 
 async def served_versions(client: Client, *, retry_for_s: float | None = None) -> frozenset[str] | None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.cluster.client import patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.errors import NotFound
-from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload, patch_workload
+from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd, Requeues
@@ -123,7 +124,8 @@ class Requeue:
             await self._mark(job, Requeues(job.requeues.count))
         elif step is RequeueStep.ACTIVATE and found is not None:
             change: dict[str, Any] = {"spec": {"active": True}}
-            await self._jobs.retry(lambda: patch_workload(self._jobs.client, found, change))
+            version = version_of(found.view.metadata)
+            await self._jobs.retry(lambda: patch_unchanged(self._jobs.client, found.resource, version, change))
 
     async def _mark(self, job: StoredGang, mark: Requeues) -> None:
         """Write the annotation, unless the Job has changed. Then the next look judges the new version."""
