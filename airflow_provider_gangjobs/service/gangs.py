@@ -28,10 +28,9 @@ import asyncio
 import logging
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from contextvars import copy_context
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from msgspec import Struct
 
@@ -474,7 +473,6 @@ class EventLoopThread:
 class _Call(Generic[T]):
     def __init__(self, coroutine: Coroutine[object, object, T]) -> None:
         self._coroutine = coroutine
-        self._context = copy_context()
         self.task: asyncio.Task[T] | None = None
         self.is_cancelled = False
         self.ended = threading.Event()
@@ -482,12 +480,11 @@ class _Call(Generic[T]):
         self.results: SimpleQueue[Callable[[], T]] = SimpleQueue()
 
     def start(self) -> None:
-        """Start the coroutine. Called on the loop."""
-        if self.is_cancelled:
-            self._end(_raise_cancelled)
-            return
-        self.task = asyncio.get_running_loop().create_task(self._coroutine, context=self._context)
+        """Start the coroutine, in the context of the caller. Called on the loop."""
+        self.task = asyncio.get_running_loop().create_task(self._coroutine)
         self.task.add_done_callback(self._finish)
+        if self.is_cancelled:
+            self.task.cancel()
 
     def cancel(self) -> None:
         """Cancel the coroutine. Called on the loop, possibly before `start` or after the end."""
@@ -497,15 +494,8 @@ class _Call(Generic[T]):
     def _finish(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
             task.exception()  # asyncio logs an exception that nobody retrieves, as after an interrupted wait
-        self._end(task.result)
-
-    def _end(self, result: Callable[[], T]) -> None:
-        self.results.put(result)
+        self.results.put(task.result)
         self.ended.set()
-
-
-def _raise_cancelled() -> NoReturn:
-    raise asyncio.CancelledError
 
 
 class GangSession:
