@@ -85,6 +85,7 @@ class Labels(_View, frozen=True):
     gang_role: str | None = msgspec.field(name=keys.LABEL_GANG_ROLE, default=None)
     controller_uid: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID, default=None)
     kueue_queue: str | None = msgspec.field(name=keys.LABEL_KUEUE_QUEUE, default=None)
+    kueue_job_uid: str | None = msgspec.field(name=keys.LABEL_KUEUE_JOB_UID, default=None)
 
 
 class Annotations(_View, frozen=True):
@@ -383,14 +384,6 @@ class PodGroupView(_View, frozen=True):
     status: PodGroupStatus = PodGroupStatus()
 
 
-class KueueLabels(Labels, frozen=True):
-    job_uid: str | None = msgspec.field(name=keys.LABEL_KUEUE_JOB_UID, default=None)
-
-
-class KueueMeta(Meta, frozen=True):
-    labels: KueueLabels = KueueLabels()
-
-
 class KueueWorkloadSpec(_View, frozen=True):
     active: bool = True
     queue_name: str = ""
@@ -427,7 +420,7 @@ class KueueWorkloadStatus(_View, frozen=True):
 class KueueWorkloadView(_View, frozen=True):
     """A Workload of kueue.x-k8s.io, in any version."""
 
-    metadata: KueueMeta = KueueMeta()
+    metadata: Meta = Meta()
     spec: KueueWorkloadSpec = KueueWorkloadSpec()
     status: KueueWorkloadStatus = KueueWorkloadStatus()
 
@@ -532,8 +525,8 @@ def find_true_condition(conditions: tuple[Condition, ...], kind: str) -> Conditi
 
 def end_condition(job: JobView) -> Condition | None:
     """Return the condition with which a Job has ended; `None` if it has not."""
-    found = (find_true_condition(job.status.conditions, kind) for kind in ("Complete", "Failed"))
-    return next((one for one in found if one is not None), None)
+    conditions = job.status.conditions
+    return find_true_condition(conditions, "Complete") or find_true_condition(conditions, "Failed")
 
 
 def parse_spans(text: str) -> tuple[range, ...]:

@@ -51,7 +51,7 @@ def gang_of(seen: JobView | PodView | PodGroupView) -> str | None:
 
 def job_of(workload: KueueWorkloadView) -> str | None:
     """Return the uid of the Job of Kueue's Workload. The informer indexes Workloads by it."""
-    return workload.metadata.labels.job_uid
+    return workload.metadata.labels.kueue_job_uid
 
 
 class GangWatch:
