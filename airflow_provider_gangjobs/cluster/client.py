@@ -86,12 +86,11 @@ class Client:
         *,
         clock: Clock | None = None,
         retry_for_s: float = RETRY_FOR_S,
-        credentials: Credentials | None = None,
         transport: ChooseTransport = for_watches,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
-        self._credentials = credentials or Credentials(config, clock=clock)
+        self._credentials = Credentials(config, clock=clock)
         self._transport = transport()(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
         self._retries = Retries(clock, retry_for_s=retry_for_s)
 
@@ -136,7 +135,7 @@ class Client:
         """
         request = Request("GET", path)
         send = partial(self._transport.send, request)
-        return decode_object(request, await self._retries.send("get", send, retry_for_s=retry_for_s))
+        return decode_object(str(request), await self._retries.send("get", send, retry_for_s=retry_for_s))
 
     async def version(self) -> Json:
         """Return the document of `/version`, with `major`, `minor` and `gitVersion`."""
@@ -163,7 +162,7 @@ class Client:
             "POST", resource.path(namespace), query, msgspec.json.encode(body), accept=response_format.value
         )
         stored = await self._retries.send("create", partial(self._transport.send, request))
-        return decode_object(request, stored)
+        return decode_object(str(request), stored)
 
     async def patch(
         self,
@@ -189,7 +188,7 @@ class Client:
             "PATCH", path, None, msgspec.json.encode(body), content_type=patch_type, accept=response_format.value
         )
         stored = await self._retries.send("patch", partial(self._transport.send, request))
-        return decode_object(request, stored)
+        return decode_object(str(request), stored)
 
     async def delete(
         self,
@@ -291,11 +290,11 @@ class Client:
                         raise
                     token, following = gone.continue_token, None
                     continue
-                token = decode_list(request, page, msgspec.Raw).metadata.continue_
+                token = decode_list(str(request), page, msgspec.Raw).metadata.continue_
                 following = asyncio.create_task(send(continue_token=token)) if ahead and token else None
                 if following:
                     await asyncio.sleep(0)  # sends the request
-                yield decode_list(request, page, kind).items or []
+                yield decode_list(str(request), page, kind).items or []
                 if not token:
                     return
         finally:

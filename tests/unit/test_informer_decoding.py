@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
-from airflow_provider_gangjobs.cluster.informer.reflector import Undecoded, ViewDecoder, WatchEvent, error_of_watch
+from airflow_provider_gangjobs.cluster.informer.reflector import (
+    Undecoded,
+    ViewDecoder,
+    WatchEvent,
+    decode_page,
+    error_of_watch,
+)
 from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import pod
 
@@ -103,22 +109,25 @@ def page(*items: Any) -> bytes:
     return json.dumps({"metadata": {"resourceVersion": "7", "continue": "more"}, "items": items}).encode()
 
 
+def read_views(body: bytes) -> list[PodView | Undecoded]:
+    return [ViewDecoder(PodView).decode(item) for item in decode_page(body).items or ()]
+
+
 ITEMS = st.lists(st.sampled_from([named("a"), named("b"), odd("c"), {}, None]), max_size=5)
 
 
 @given(ITEMS)
 def test_object_of_a_page_does_not_depend_on_other_objects(items: list[Any]) -> None:
-    views = ViewDecoder(PodView)
-    read = views.decode_page(page(*items))
-    assert (read.resource_version, read.continue_token) == ("7", "more")
-    assert list(read.items) == [one for item in items for one in views.decode_page(page(item)).items]
+    read = decode_page(page(*items))
+    assert (read.metadata.resource_version, read.metadata.continue_) == ("7", "more")
+    assert read_views(page(*items)) == [view for item in items for view in read_views(page(item))]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{},"items":[]}'], ids=repr)
 def test_response_that_is_no_list_is_refused(body: bytes) -> None:
     with pytest.raises(UnexpectedReply):
-        ViewDecoder(PodView).decode_page(body)
+        decode_page(body)
 
 
 def test_list_without_items_is_empty() -> None:
-    assert list(ViewDecoder(PodView).decode_page(b'{"metadata":{"resourceVersion":"7"},"items":null}').items) == []
+    assert read_views(b'{"metadata":{"resourceVersion":"7"},"items":null}') == []

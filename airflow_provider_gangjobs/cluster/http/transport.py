@@ -171,6 +171,7 @@ T = TypeVar("T")
 
 
 class _ListMeta(msgspec.Struct, frozen=True, gc=False):
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
     continue_: str | None = msgspec.field(name="continue", default=None)
 
 
@@ -189,8 +190,8 @@ def _list_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(ListResponse[kind])
 
 
-def decode_object(request: Request, body: bytes) -> Json:
-    """Return the object in the response to `request`.
+def decode_object(request: str, body: bytes) -> Json:
+    """Return the object in the response to `request`, which errors name.
 
     Raises:
         UnexpectedReply: the body is not an object of an API server.
@@ -198,8 +199,8 @@ def decode_object(request: Request, body: bytes) -> Json:
     return _decode(request, body, _object_decoder)
 
 
-def decode_list(request: Request, body: bytes, kind: type[T]) -> ListResponse[T]:
-    """Return one page of a list. Each item is decoded into `kind`: a view of `kube.views`, or a dict.
+def decode_list(request: str, body: bytes, kind: type[T]) -> ListResponse[T]:
+    """Return one page of a list. Each item is decoded into `kind`: a view of `kube.views`, a dict, or `msgspec.Raw`.
 
     Raises:
         UnexpectedReply: the body is not a list of such objects.
@@ -208,12 +209,12 @@ def decode_list(request: Request, body: bytes, kind: type[T]) -> ListResponse[T]
     return _decode(request, body, decoder)
 
 
-def _decode(request: Request, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def _decode(request: str, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as exc:
         message = f"the response does not have the requested type: {exc}"
-        raise UnexpectedReply(200, request=str(request), message=message) from exc
+        raise UnexpectedReply(200, request=request, message=message) from exc
 
 
 log = logging.getLogger(__name__)
@@ -337,14 +338,21 @@ class Transport(ABC):
     async def _successful(
         self, request: Request, *, timeout_s: float | None = None, open_timeout_s: float | None = None
     ) -> AsyncIterator[Response]:
-        """Send a request and yield the successful response, its body unread."""
-        with _translated_errors(request, self._classify):
+        """Send a request and yield the successful response, its body unread. Translates the errors of the library."""
+        try:
             async with asyncio.timeout(open_timeout_s):
                 response = await self._send_for_success(request, timeout_s)
             try:
                 yield response
             finally:
                 await response.aclose()
+        except LineTooLongError as exc:
+            raise UnexpectedReply(200, request=str(request), message=str(exc)) from exc
+        except Exception as exc:
+            error = self._classify(exc)
+            if error is None:
+                raise
+            raise error(str(request), describe_exception(exc)) from exc
 
     async def _send_for_success(self, request: Request, timeout_s: float | None) -> Response:
         response = await self._send_authenticated(request, timeout_s)
@@ -385,21 +393,6 @@ class Transport(ABC):
 def describe_exception(exc: BaseException) -> str:
     """Return the class and the text of an exception, as the evidence of an error."""
     return f"{type(exc).__name__}: {exc}".rstrip(": ")
-
-
-@contextmanager
-def _translated_errors(
-    request: Request, classify: Callable[[BaseException], type[TransportError] | None]
-) -> Iterator[None]:
-    try:
-        yield
-    except LineTooLongError as exc:
-        raise UnexpectedReply(200, request=str(request), message=str(exc)) from exc
-    except Exception as exc:
-        error = classify(exc)
-        if error is None:
-            raise
-        raise error(str(request), describe_exception(exc)) from exc
 
 
 async def _error_from_response(request: Request, response: Response) -> ApiError:

@@ -137,7 +137,7 @@ class _SharedInformer(Generic[V]):
         self._ends_at: float | None = None
         self._lifetime: asyncio.Timeout | None = None
         self._target = target = key.target
-        self.store: Store[V] = Store(key.index, intern=interner_of(key.kind) if config.intern else None)
+        self.store: Store[V] = Store(key.index, intern=interner_of(key.kind))
         self.health = Health(str(target), clock, healthy_after_s=config.healthy_after_s)
         self.reflector: Reflector[V] = Reflector(
             client, target, key.kind, self.store, health=self.health, clock=clock, config=config

@@ -121,14 +121,10 @@ class Health:
         """True while the cluster refuses `watch`."""
         return self._polling_since is not None
 
-    def page_read(self) -> None:
-        """Record a page of a list. The state stays as old as before, but the server responds."""
-        self._record_contact()
-
     def listed(self, why: str, objects: int, seconds: float) -> None:
         """Record a complete list. `why` is the reason for the list, and `seconds` its duration."""
         self.counters.lists += 1
-        self._record_contact()
+        self.record_contact()
         self._current_at = self._last_contact_at
         if why == "first":
             self._log(INFO, "informer synced", objects=objects, seconds=seconds)
@@ -139,7 +135,7 @@ class Health:
 
     def watch_opened(self, version: str) -> None:
         """Note a new watch, which begins after this resource version."""
-        self._record_contact()
+        self.record_contact()
         self._opened_at = self._current_at = self._last_contact_at
         self._opened_events = self.counters.events
         self.counters.watches_opened += 1
@@ -161,7 +157,7 @@ class Health:
 
     def received(self, *, events: int, bookmarks: int) -> None:
         """Record events and bookmarks that arrived together."""
-        self._record_contact()
+        self.record_contact()
         self._current_at = self._last_contact_at
         self.counters.events += events
         self.counters.bookmarks += bookmarks
@@ -202,7 +198,8 @@ class Health:
             # The rest of a difference of floats may be so small that adding it to the time does not change the time.
             await self._clock.sleep(max(remaining_s, 0.001))
 
-    def _record_contact(self) -> None:
+    def record_contact(self) -> None:
+        """Record that the server responds, as with a page of a list, which leaves the state as old as before."""
         now = self._clock.monotonic()
         if self._is_stale:
             self._is_stale = False

@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     UnexpectedReply,
     error_from_watch_event,
 )
-from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
+from airflow_provider_gangjobs.cluster.http.transport import ListResponse, WatchLimits, decode_list
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
 
 if TYPE_CHECKING:
@@ -81,21 +81,9 @@ class InformerConfig:
     """If the server refuses `watch`, the informer tries again after this time, in case the permission was granted."""
     linger_s: float = 60.0
     """How long an informer stays after its last user has released it."""
-    intern: bool = True
-    """Whether equal values of views are stored once (`kube.views`). The views are equal either way."""
 
 
 V = TypeVar("V", bound=HasMetadata)
-
-
-class _ListMeta(msgspec.Struct):
-    resource_version: str = msgspec.field(name="resourceVersion", default="")
-    continue_: str | None = msgspec.field(name="continue", default=None)
-
-
-class _RawPage(msgspec.Struct):
-    metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None
 
 
 class _RawEvent(msgspec.Struct):
@@ -114,17 +102,6 @@ class Undecoded(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
 
-class ListPage(msgspec.Struct, Generic[V]):
-    """One page of a list."""
-
-    resource_version: str
-    continue_token: str | None
-    items: Iterator[V | Undecoded]
-    """An iterator that decodes each object when it is reached. Decoding 500 objects at once would take a tenth more
-    memory for as long as any of them is kept: equal values are interned only afterwards, and the freed duplicates leave
-    gaps."""
-
-
 class WatchEvent(msgspec.Struct, Generic[V], gc=False):
     """One event. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
@@ -132,9 +109,23 @@ class WatchEvent(msgspec.Struct, Generic[V], gc=False):
     object: V | Undecoded
 
 
-_page_decoder = msgspec.json.Decoder(_RawPage)
 _event_decoder = msgspec.json.Decoder(_RawEvent)
 _undecoded_decoder = msgspec.json.Decoder(Undecoded)
+
+
+def decode_page(body: bytes) -> ListResponse[msgspec.Raw]:
+    """Decode one page of a list, but not its objects.
+
+    The reflector decodes each object when it is reached. Decoding 500 objects at once would take a tenth more memory
+    for as long as any of them is kept: equal values are interned only afterwards, and the freed duplicates leave gaps.
+
+    Raises:
+        UnexpectedReply: the body is not a list, or the list has no resourceVersion to watch from.
+    """
+    page = decode_list("list", body, msgspec.Raw)
+    if not page.metadata.resource_version:
+        raise UnexpectedReply(200, request="list", message="the list has no resourceVersion")
+    return page
 
 
 class ViewDecoder(Generic[V]):
@@ -151,19 +142,12 @@ class ViewDecoder(Generic[V]):
             msgspec.defstruct("Event", event, gc=False)
         )
 
-    def decode_page(self, body: bytes) -> ListPage[V]:
-        """Decode one page of a list.
-
-        Raises:
-            UnexpectedReply: the body is not a list, or the list has no resourceVersion to watch from.
-        """
+    def decode(self, raw: msgspec.Raw) -> V | Undecoded:
+        """Decode one object."""
         try:
-            page = _page_decoder.decode(body)
-        except msgspec.MsgspecError as exc:
-            raise UnexpectedReply(200, request="list", message="the response is not a list of objects") from exc
-        if not page.metadata.resource_version:
-            raise UnexpectedReply(200, request="list", message="the list has no resourceVersion")
-        return ListPage(page.metadata.resource_version, page.metadata.continue_, map(self._decode, page.items or ()))
+            return self._view_decoder.decode(raw)
+        except msgspec.MsgspecError:
+            return _decode_identity(raw)
 
     def decode_events(self, lines: bytes) -> Iterable[WatchEvent[V]]:
         """Decode whole lines into events, in order. The result can be iterated once.
@@ -180,13 +164,7 @@ class ViewDecoder(Generic[V]):
     def _events_by_line(self, lines: bytes) -> Iterator[WatchEvent[V]]:
         for event in _raw_events(lines):
             has_object = event.type not in ("BOOKMARK", "ERROR")
-            yield WatchEvent(event.type, self._decode(event.object) if has_object else _decode_identity(event.object))
-
-    def _decode(self, raw: msgspec.Raw) -> V | Undecoded:
-        try:
-            return self._view_decoder.decode(raw)
-        except msgspec.MsgspecError:
-            return _decode_identity(raw)
+            yield WatchEvent(event.type, self.decode(event.object) if has_object else _decode_identity(event.object))
 
 
 def error_of_watch(lines: bytes, *, request: str) -> ApiError:
@@ -330,20 +308,20 @@ class Reflector(Generic[V]):
         token: str | None = None
         while True:
             page = await self._page(token, limit)
-            for seen in page.items:
+            for seen in map(self._decoder.decode, page.items or ()):
                 if isinstance(seen, Undecoded) or not seen.metadata.uid:
                     self._health.counters.decode_errors += 1
                     relist.keep(seen.metadata.uid)
                 else:
                     relist.put(seen)
                 await self._time_slice.yield_if_due()
-            token = page.continue_token
+            token = page.metadata.continue_
             if not token:
                 break
         await relist.finish(self._time_slice)
-        self._version = page.resource_version
+        self._version = page.metadata.resource_version
 
-    async def _page(self, token: str | None, limit: int) -> ListPage[V]:
+    async def _page(self, token: str | None, limit: int) -> ListResponse[msgspec.Raw]:
         while True:
             try:
                 body = await self._client.list_page(
@@ -354,13 +332,13 @@ class Reflector(Generic[V]):
                     continue_token=token,
                     retry_for_s=0,
                 )
-                page = self._decoder.decode_page(body)
+                page = decode_page(body)
             except Gone:
                 raise
             except ClusterError as error:
                 await self._back_off(error, of="list")
             else:
-                self._health.page_read()
+                self._health.record_contact()
                 return page
 
     # -- watch -----------------------------------------------------------------------------------------------
