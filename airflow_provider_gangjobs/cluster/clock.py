@@ -4,10 +4,10 @@ The times in objects come from the API server, so deadlines that count from them
 the `Date` header of its responses shows. The clock of the machine that waits may be minutes ahead or behind.
 
 `Date` has whole seconds. One response therefore limits the server's time to an interval of one second plus the round
-trip time. Further responses narrow the interval. `ServerClock` returns the interval's lower end, so it is at most a
-second late and never early: a deadline is not declared to have passed before it has. A response that contradicts the
-interval comes from another API server, or the clock was corrected. Clocks of servers that use NTP differ by
-milliseconds, so the interval is first only extended by `DIFFERENCE_MAX_S`, and replaced if that is not enough.
+trip time. `ServerClock` returns the latest beginning of the intervals, so it is at most a second late and never early:
+a deadline is not declared to have passed before it has. An interval that ends before this time comes from another API
+server, or the clock was set back. Clocks of servers that use NTP differ by milliseconds, so the estimate is first only
+reduced by `DIFFERENCE_MAX_S`, and replaced if that is not enough.
 """
 
 from __future__ import annotations
@@ -91,13 +91,12 @@ DIFFERENCE_MAX_S: Final = 0.1
 class ServerClock:
     """Estimates the API server's time from its responses. Each client has one."""
 
-    __slots__ = ("_earliest_s", "_latest_s", "_monotonic")
+    __slots__ = ("_earliest_s", "_monotonic")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._earliest_s: float | None = None
         """The earliest possible Unix time of the server at the local monotonic time 0."""
-        self._latest_s = 0.0
 
     def observe(self, date: str | None, *, sent_at: float) -> None:
         """Update the estimate from a response that has just arrived. A missing or malformed header changes nothing.
@@ -105,30 +104,14 @@ class ServerClock:
         :param date: The `Date` header of the response.
         :param sent_at: When the request was sent, by the local monotonic clock.
         """
-        if date is None:
-            return
-        server_s = _unix_time(date)
+        server_s = None if date is None else _unix_time(date)
         if server_s is None:
             return
-        earliest, latest = server_s - self._monotonic(), server_s + RESOLUTION_S - sent_at
-        for slack_s in (0.0, DIFFERENCE_MAX_S):
-            if self._narrow(earliest, latest, slack_s):
-                return
-        # This is the first response, or the clock was set.
-        self._earliest_s, self._latest_s = earliest, latest
-
-    def _narrow(self, earliest: float, latest: float, slack_s: float) -> bool:
-        """Intersect the interval, extended on both sides by `slack_s`, with the interval of a response.
-
-        Return false, and change nothing, if the intersection is empty.
-        """
-        if self._earliest_s is None:
-            return False
-        earliest, latest = max(self._earliest_s - slack_s, earliest), min(self._latest_s + slack_s, latest)
-        if earliest > latest:
-            return False
-        self._earliest_s, self._latest_s = earliest, latest
-        return True
+        earliest, latest, known = server_s - self._monotonic(), server_s + RESOLUTION_S - sent_at, self._earliest_s
+        if known is None or known - DIFFERENCE_MAX_S > latest:  # the first response, or the clock was set back
+            self._earliest_s = earliest
+        else:  # another API server may be a little behind the one before
+            self._earliest_s = max(earliest, known if known <= latest else known - DIFFERENCE_MAX_S)
 
     @property
     def is_known(self) -> bool:
