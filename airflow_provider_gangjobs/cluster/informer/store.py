@@ -137,9 +137,9 @@ class Relist(Generic[V]):
     are the strings of the store.
     """
 
-    def __init__(self, store: Store[V]) -> None:
+    def __init__(self, store: Store[V], unseen: set[str]) -> None:
         self._store = store
-        self._unseen = store.uids()
+        self._unseen = unseen
 
     def put(self, view: V) -> None:
         """Store an object of the list."""
@@ -152,10 +152,7 @@ class Relist(Generic[V]):
 
     async def finish(self, time_slice: TimeSlice) -> None:
         """Remove the objects that were not in the list. Other tasks run in between, because there may be 100,000."""
-        for uid in self._unseen:
-            self._store.remove_missing(uid)
-            await time_slice.yield_if_due()
-        self._store.mark_listed()
+        await self._store.end_list(self._unseen, time_slice)
 
 
 class Store(Generic[V]):
@@ -306,22 +303,18 @@ class Store(Generic[V]):
     def relist(self) -> Relist[V]:
         """Begin to replace all objects by those of a new list."""
         self._is_listing = True
-        return Relist(self)
+        return Relist(self, set(self._keys))
 
-    def uids(self) -> set[str]:
-        """Return the uids of all objects."""
-        return set(self._keys)
+    async def end_list(self, missing: set[str], time_slice: TimeSlice) -> None:
+        """Remove the missing objects, whose deletion was not observed. Then the store has all objects of the list.
 
-    def remove_missing(self, uid: str) -> None:
-        """Remove an object whose deletion was not observed. Its last known view counts as its last state.
-
-        The object may have been forgotten while the list was read.
+        The last known view of an object counts as its last state. An object may have been forgotten while the list was
+        read.
         """
-        if (key := self._keys.get(uid)) is not None:
-            self._delete(uid, self._objects[key][uid])
-
-    def mark_listed(self) -> None:
-        """Record the end of a list: the store now has all objects."""
+        for uid in missing:
+            if (key := self._keys.get(uid)) is not None:
+                self._delete(uid, self._objects[key][uid])
+            await time_slice.yield_if_due()
         self._is_listing = False
         if not self._synced.is_set():
             self._synced.set()
