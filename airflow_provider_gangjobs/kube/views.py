@@ -79,6 +79,8 @@ class Labels(_View, frozen=True):
     """The labels that are read from objects of any kind. A missing label is `None`."""
 
     gang: str | None = msgspec.field(name=keys.LABEL_GANG, default=None)
+    task: str | None = msgspec.field(name=keys.LABEL_TASK, default=None)
+    dropped: str | None = msgspec.field(name=keys.LABEL_DROPPED, default=None)
     attempt: str | None = msgspec.field(name=keys.LABEL_ATTEMPT, default=None)
     installation: str | None = msgspec.field(name=keys.LABEL_INSTALLATION, default=None)
     gang_uid: str | None = msgspec.field(name=keys.LABEL_JOB_UID, default=None)
@@ -118,11 +120,6 @@ class Meta(_View, frozen=True):
         return any(owner.uid == uid for owner in self.owner_references)
 
 
-class JobLabels(Labels, frozen=True):
-    task: str | None = msgspec.field(name=keys.LABEL_TASK, default=None)
-    dropped: str | None = msgspec.field(name=keys.LABEL_DROPPED, default=None)
-
-
 class JobAnnotations(Annotations, frozen=True):
     """The annotations of a Job that are read. Pods do not carry them, and their views are kept small."""
 
@@ -156,7 +153,6 @@ class JobAnnotations(Annotations, frozen=True):
 
 
 class JobMeta(Meta, frozen=True):
-    labels: JobLabels = JobLabels()
     annotations: JobAnnotations = JobAnnotations()
 
 
