@@ -77,15 +77,10 @@ async def import_in_thread(*names: str) -> None:
     The first gang of a process needs 0.3 s of CPU or more for its imports. The import system makes threads that import
     the same module wait until the import is complete.
     """
-    missing = [name for name in names if name not in _imported]
-    if missing:
-        await asyncio.to_thread(_import_all, missing)
-        _imported.update(missing)
-
-
-def _import_all(names: list[str]) -> None:
     for name in names:
-        import_module(name)
+        if name not in _imported:
+            await asyncio.to_thread(import_module, name)
+            _imported.add(name)
 
 
 WAKEUPS_PER_ITERATION_MAX: Final = 20

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
+from airflow_provider_gangjobs.jobs.requests import (
+    RestartSubmission,
+    RetryingRequests,
+    extend_time_limits,
+    get_main_job,
+)
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
@@ -48,9 +53,8 @@ async def take_claim(
         RestartSubmission: the Job has changed, or it is unknown whether the claim was taken.
         ClusterError: the server refused the request.
     """
-    # A process that resumes a task does not take claims, and would pay for the imports.
+    # A process that resumes a task does not take claims, and would pay for the import.
     from airflow_provider_gangjobs.gang.render.shape import limit_patch_on_adoption
-    from airflow_provider_gangjobs.jobs.requests import RestartSubmission, extend_time_limits
 
     if read_job(stored).holds_claim(claim.id):
         return stored

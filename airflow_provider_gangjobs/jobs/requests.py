@@ -23,10 +23,10 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.client import PatchType, delete_uid, patch_uid, patch_unchanged, version_of
+from airflow_provider_gangjobs.cluster.client import delete_uid, patch_uid, patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, InvalidConnection, NotFound
-from airflow_provider_gangjobs.cluster.http.transport import current_deadline
+from airflow_provider_gangjobs.cluster.http.transport import PatchType, PropagationPolicy, current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, roles_selectors
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
@@ -39,7 +39,7 @@ from airflow_provider_gangjobs.kube.views import Object, PodView, make_interner
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from airflow_provider_gangjobs.cluster.client import Client, PropagationPolicy
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import JobView
 
@@ -239,8 +239,6 @@ async def delete_job_set(client: Client, ref: GangRef) -> None:
     Raises:
         ClusterError: it is unknown whether the JobSet is deleted.
     """
-    from airflow_provider_gangjobs.cluster.client import PropagationPolicy
-
     with suppress(NotFound):
         metadata = (await client.get(JOB_SETS, ref.name, ref.namespace))["metadata"]
         if is_owned_by(metadata, ref.uid) and "deletionTimestamp" not in metadata:

@@ -34,11 +34,9 @@ def parse(quantity: str | float | Decimal) -> Decimal:
     Raises:
         ValueError: the text is not a quantity. The message quotes the text.
     """
-    if isinstance(quantity, bool):
-        raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
     if isinstance(quantity, Decimal):
         return quantity
-    match = _QUANTITY.match(str(quantity))
+    match = None if isinstance(quantity, bool) else _QUANTITY.match(str(quantity))
     if match is None:
         raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
     number, exponent, suffix = match.groups()

@@ -39,7 +39,6 @@ from airflow_provider_gangjobs.gang.spec import Logs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -515,10 +514,9 @@ class GangSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        """Close the client and end the thread."""
+        self._thread.close()
 
     def call(self, action: Callable[[GangService], Awaitable[T]]) -> T:
         """Run `action` on the event loop, and block until it is done, as `EventLoopThread.run` does."""
@@ -527,10 +525,6 @@ class GangSession:
     def cancel(self, within_s: float) -> None:
         """Cancel the calls that run, and wait up to `within_s` seconds for their end. For signal handlers."""
         self._thread.cancel(within_s)
-
-    def close(self) -> None:
-        """Close the client and end the thread. Safe to repeat."""
-        self._thread.close()
 
     async def _call(self, action: Callable[[GangService], Awaitable[T]]) -> T:
         if self._service is None:
