@@ -21,6 +21,7 @@ import airflow_provider_gangjobs.attempt.completion
 import airflow_provider_gangjobs.attempt.metrics
 import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.attempt.task_try
+import airflow_provider_gangjobs.cluster.config
 import airflow_provider_gangjobs.cluster.discovery
 import airflow_provider_gangjobs.cluster.http.httpx_transport
 import airflow_provider_gangjobs.cluster.http.log_reader

@@ -14,7 +14,6 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -29,29 +28,17 @@ _KEY_SALT = secrets.token_bytes(16)
 """A key is a hash over secrets. The random salt of this process prevents guessing passwords from a key."""
 
 
-class ConfigSource(StrEnum):
-    """The source of the kubeconfig or credentials."""
-
-    IN_CLUSTER = "in-cluster"
-    FILE = "kubeconfig file"
-    INLINE = "kubeconfig in the connection"
-    DEFAULT = "default kubeconfig, else in-cluster"
-
-
-_SOURCES = {
-    "in_cluster": ConfigSource.IN_CLUSTER,
-    "kube_config_path": ConfigSource.FILE,
-    "kube_config": ConfigSource.INLINE,
-}
-"""By the extra that chooses it. Without any, it is `DEFAULT`."""
-
-
 @dataclass(frozen=True)
 class ClusterConfig:
-    """How to reach a cluster. Configs with equal `key` have the same cluster and credentials and can share a client."""
+    """How to reach a cluster. Configs with equal `key` have the same cluster and credentials and can share a client.
+
+    At most one of `in_cluster`, `kube_config_path`, and `kube_config` is set. Without any of them, the default
+    kubeconfig is used, and the service account of the pod if there is no such file.
+    """
 
     conn_id: str
-    source: ConfigSource = ConfigSource.DEFAULT
+    in_cluster: bool = False
+    """Use the service account of the pod."""
     kube_config_path: str | None = None
     kube_config: Mapping[str, Any] | None = field(default=None, repr=False)
     context: str | None = None
@@ -77,14 +64,14 @@ class ClusterConfig:
         in_cluster = reader.flag("in_cluster")
         path = reader.text("kube_config_path")
         inline = reader.kube_config()
-        chosen = [name for name, value in zip(_SOURCES, (in_cluster, path, inline), strict=True) if value]
+        sources = {"in_cluster": in_cluster, "kube_config_path": path, "kube_config": inline}
+        chosen = [name for name, value in sources.items() if value]
         if len(chosen) > 1:
-            raise InvalidConnection(
-                conn_id, f"{' and '.join(chosen)} are set, which exclude each other", "Keep one of them."
-            )
+            problem = f"{' and '.join(chosen)} are set, which exclude each other"
+            raise InvalidConnection(conn_id, problem, "Keep one of them.")
         return cls(
             conn_id=conn_id,
-            source=_SOURCES[chosen[0]] if chosen else ConfigSource.DEFAULT,
+            in_cluster=in_cluster,
             kube_config_path=os.path.expanduser(path) if path else None,
             kube_config=inline,
             context=reader.text("cluster_context"),
@@ -99,8 +86,9 @@ class ClusterConfig:
     @cached_property
     def key(self) -> str:
         """An opaque hash of the cluster and credentials, valid within this process."""
-        default_location = os.environ.get("KUBECONFIG", "") if self.source is ConfigSource.DEFAULT else ""
-        parts = [self.source, self.kube_config_path, self.kube_config, self.context, default_location]
+        sources = [self.in_cluster, self.kube_config_path, self.kube_config]
+        default_location = "" if any(sources) else os.environ.get("KUBECONFIG", "")
+        parts = [*sources, self.context, default_location]
         text = json.dumps([*parts, self.verify_ssl, self.tcp_keepalive], sort_keys=True, default=str)
         return hmac.new(_KEY_SALT, text.encode(), hashlib.sha256).hexdigest()[:16]
 

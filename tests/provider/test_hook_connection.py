@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
-from airflow_provider_gangjobs.cluster.config import ConfigSource
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
@@ -43,9 +42,9 @@ def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, **extras: Any) -> Non
 @pytest.mark.parametrize(
     ("extras", "expected"),
     [
-        ({"in_cluster": True}, {"source": ConfigSource.IN_CLUSTER}),
-        ({"kube_config_path": "/etc/kube"}, {"source": ConfigSource.FILE, "kube_config_path": "/etc/kube"}),
-        ({"kube_config": json.dumps(KUBECONFIG)}, {"source": ConfigSource.INLINE, "kube_config": KUBECONFIG}),
+        ({"in_cluster": True}, {"in_cluster": True}),
+        ({"kube_config_path": "/etc/kube"}, {"kube_config_path": "/etc/kube"}),
+        ({"kube_config": json.dumps(KUBECONFIG)}, {"kube_config": KUBECONFIG}),
         ({"namespace": "team", "cluster_context": "x"}, {"namespace": "team", "context": "x"}),
         ({"disable_verify_ssl": True}, {"verify_ssl": False}),
         ({"disable_tcp_keepalive": True}, {"tcp_keepalive": False}),
@@ -63,7 +62,8 @@ async def test_extras_mean_the_same_in_worker_and_triggerer(
 
 
 async def test_missing_default_connection_is_the_default_cluster(reads: Any) -> None:
-    assert (await reads("kubernetes_default")).source is ConfigSource.DEFAULT
+    config = await reads("kubernetes_default")
+    assert (config.in_cluster, config.kube_config_path, config.kube_config) == (False, None, None)
 
 
 async def test_missing_default_connection_is_an_error_if_it_must_exist(reads: Any) -> None:

@@ -33,7 +33,6 @@ from airflow_provider_gangjobs.cluster.auth.kubeconfig import (
     existing_paths,
 )
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
 from airflow_provider_gangjobs.kube.text import log_fields
 
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.auth.kubeconfig import Section, SelectedContext
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 
 @dataclass(frozen=True)
@@ -423,19 +423,19 @@ def load_access(
 
 def _kubeconfig(config: ClusterConfig) -> Kubeconfig | None:
     """Return the kubeconfig of a connection, or `None` if the connection uses the service account of the pod."""
-    match config.source:
-        case ConfigSource.INLINE:
-            return Kubeconfig.from_mapping(config.kube_config or {})
-        case ConfigSource.FILE:
-            if paths := existing_paths(config.kube_config_path or ""):
-                return Kubeconfig.from_files(paths)
-            raise ConfigError(f"the file {config.kube_config_path} does not exist", "Correct kube_config_path.")
-        case ConfigSource.DEFAULT if paths := default_paths():
+    if config.in_cluster:
+        return None
+    if config.kube_config is not None:
+        return Kubeconfig.from_mapping(config.kube_config)
+    if config.kube_config_path is not None:
+        if paths := existing_paths(config.kube_config_path):
             return Kubeconfig.from_files(paths)
-        case ConfigSource.DEFAULT if not is_in_pod():
-            remedy = "Set kube_config_path, kube_config or in_cluster in the connection's extras."
-            raise ConfigError(_NO_SOURCE, remedy)
-    return None
+        raise ConfigError(f"the file {config.kube_config_path} does not exist", "Correct kube_config_path.")
+    if paths := default_paths():
+        return Kubeconfig.from_files(paths)
+    if is_in_pod():
+        return None
+    raise ConfigError(_NO_SOURCE, "Set kube_config_path, kube_config or in_cluster in the connection's extras.")
 
 
 def _from_context(selected: SelectedContext, *, verify: bool, timeout_s: float) -> Access:
