@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import Claim, GangRef
     from airflow_provider_gangjobs.gang.render.shape import TimeLimit
     from airflow_provider_gangjobs.kube.views import Object
@@ -129,12 +128,10 @@ async def is_gone(client: Client, ref: GangRef) -> bool:
     return await get_main_job(client, ref) is None
 
 
-async def mark_delivered_by(
-    client: Client, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
-) -> Object | None:
+async def mark_delivered_by(client: Client, ref: GangRef, claim_id: str, *, at: datetime) -> Object | None:
     """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
     mark = {annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
-    return await patch_claimed(client, ref, claim_id, mark, clock=clock)
+    return await patch_claimed(client, ref, claim_id, mark)
 
 
 async def hand_over(client: Client, ref: GangRef, claim_id: str, *, at: datetime) -> bool:
@@ -153,9 +150,7 @@ async def hand_over(client: Client, ref: GangRef, claim_id: str, *, at: datetime
     return await patch_claimed(client, ref, claim_id, values) is not None
 
 
-async def patch_claimed(
-    client: Client, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
-) -> Object | None:
+async def patch_claimed(client: Client, ref: GangRef, claim_id: str, values: Mapping[str, Any]) -> Object | None:
     """Set values of the Job if `claim_id` is responsible for the gang when the server applies the patch.
 
     Safe to repeat. Returns the Job as the server stored it, or None if the Job is gone or another task instance is
@@ -166,7 +161,7 @@ async def patch_claimed(
     Raises:
         ClusterError: it is unknown whether the values are set.
     """
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace)
     expected = {"/metadata/uid": ref.uid, annotation_pointer(ANNOTATION_CLAIM): claim_id}
     try:
         return await requests.retry(lambda: requests.patch_job_if(ref.name, expected, values))

@@ -333,10 +333,10 @@ class RetryingRequests:
     A request is not retried, unless its method says so, or a caller sends it with `retry`.
     """
 
-    def __init__(self, client: Client, namespace: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
-        self.clock = clock or client.clock
+        self.clock = client.clock
         self._found: dict[tuple[Resource, str], Object | None] = {}
         self._listed: dict[Resource, Objects] = {}
 
