@@ -404,8 +404,6 @@ class KueueWorkloadStatus(_View, frozen=True):
     """For how long the Workload was admitted before Kueue took its quota back, in all such runs together."""
     accumulated_past_exexcution_time_seconds: int = 0
     """The same in v1beta1, which spells the name so."""
-    cluster_name: str | None = None
-    """The worker cluster that MultiKueue has chosen."""
 
     @property
     def admitted_before_s(self) -> int:
