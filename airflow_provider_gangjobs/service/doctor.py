@@ -59,7 +59,8 @@ KUEUE_MANAGER: Final = "kueue-controller-manager"
 TRY_WITHIN_S: Final = 120.0
 TRY_IMAGE: Final = "registry.k8s.io/pause:3.10"
 """Every cluster can pull this image, or has it, because it is that of the sandbox of pods."""
-_GROUPS: Final = (KUEUE_GROUP, "jobset.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io")
+_KUEUE: Final = {KUEUE_GROUP, f"visibility.{KUEUE_GROUP}"}
+_GROUPS: Final = {*_KUEUE, "jobset.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"}
 
 
 class Examination(Struct, frozen=True):
@@ -105,12 +106,10 @@ async def check_connection(service: GangService) -> Finding:
     check = "connection"
     try:
         version = await service.client.version()
-    except ApiError as error:
-        remedy = "Renew the credentials of the connection, or check that the address is that of an API server"
-        return problem(check, to_one_line(error), remedy)
     except ClusterError as error:
-        remedy = "Check the address, the kubeconfig and its context, and that this machine reaches the cluster"
-        return problem(check, to_one_line(error), remedy)
+        refused = "Renew the credentials of the connection, or check that the address is that of an API server"
+        other = "Check the address, the kubeconfig and its context, and that this machine reaches the cluster"
+        return problem(check, to_one_line(error), refused if isinstance(error, ApiError) else other)
     return ok(check, f"Kubernetes {version.get('gitVersion', 'of an unknown release')} answers")
 
 
@@ -138,8 +137,7 @@ async def check_rights(service: GangService, what: Examination) -> Sequence[Find
 
 async def _served_groups(service: GangService) -> set[str]:
     groups = (await service.client.get_raw("/apis")).get("groups") or ()
-    served = {str(group.get("name")) for group in groups}
-    return served & set(_GROUPS) | ({f"visibility.{KUEUE_GROUP}"} if f"visibility.{KUEUE_GROUP}" in served else set())
+    return {str(group.get("name")) for group in groups} & _GROUPS
 
 
 async def _denied(service: GangService, namespace: str, right: Right, verbs: Sequence[str]) -> tuple[str, ...]:

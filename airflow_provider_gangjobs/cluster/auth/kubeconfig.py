@@ -132,15 +132,15 @@ class Section:
 
     def section(self, name: str) -> Section:
         """Return a mapping. A field that is not set is an empty section."""
-        return Section.of(
-            self.value.get(name), source=self.source, path=self.field_path(name), directory=self.directory
-        )
+        return self.part(self.field_path(name), self.value.get(name))
 
     def sections(self, name: str) -> tuple[Section, ...]:
-        return tuple(
-            Section.of(value, source=self.source, path=f"{self.field_path(name)}[{index}]", directory=self.directory)
-            for index, value in enumerate(self.list(name))
-        )
+        path = self.field_path(name)
+        return tuple(self.part(f"{path}[{index}]", value) for index, value in enumerate(self.list(name)))
+
+    def part(self, path: str, value: object) -> Section:
+        """Return a mapping of the same kubeconfig as a section, as `of` does."""
+        return Section.of(value, source=self.source, path=path, directory=self.directory)
 
     def file_content(self, name: str) -> bytes | None:
         """Return the content of the file that a field names, or None if the field is not set."""
@@ -244,9 +244,7 @@ class Kubeconfig:
                 if item.required_text("name") != name:
                     continue
                 if found is None:
-                    content = item.value.get(singular)
-                    path = f"{plural}[{_shown_name(name)}].{singular}"
-                    found = Section.of(content, source=document.source, path=path, directory=document.directory)
+                    found = document.part(f"{plural}[{_shown_name(name)}].{singular}", item.value.get(singular))
                 elif document.source == INLINE_SOURCE:  # of several files, the first one counts
                     problem = f"has several entries with the name {_shown_name(name)}"
                     raise document.error(plural, problem, "Keep one of them.")
