@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,8 +31,6 @@ from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIR
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from airflow_provider_gangjobs.cluster.client import Client
 
 
@@ -179,36 +177,35 @@ class _Discovery:
     def __init__(self, client: Client, wanted: WantedVersions) -> None:
         self._client = client
         self._wanted = wanted
-        self._names: list[str] = []
-        """The versions that the server lists."""
+        self._resources: dict[str, VersionResources] = {}
         self._unknown: dict[str, str] = {}
 
     async def run(self) -> DiscoveredResources:
         """Read versions until one serves what is wanted, and everything if the cluster serves none of them."""
-        resources: dict[str, VersionResources] = {}
-        async with aclosing(self._versions()) as versions:
-            async for name in versions:
-                document = await self._document(f"/apis/{SCHEDULING_GROUP}/{name}", name)
-                if name in self._unknown:
-                    continue
-                resources[name] = _verbs_by_plural(document)
-                if name in self._wanted and set(self._wanted[name]) <= set(resources[name]):
-                    served = {name: verbs for name, verbs in resources.items() if verbs}
-                    return DiscoveredResources(None, None, served, self._unknown, is_complete=False)
-        version = await self._document("/version", "version")
-        listed = {name: resources[name] for name in self._names if name in resources}
-        return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), listed, self._unknown)
-
-    async def _versions(self) -> AsyncGenerator[str, None]:
-        """Yield the versions to read: the wanted ones, the best first, and then all others that the server lists."""
         best = list(self._wanted)[:1]
-        for name in best:
-            yield name  # without the list of versions: the newest releases serve the best version
-        self._names = _version_names(await self._document(f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP))
-        others = [name for name in self._names if name not in self._wanted]
-        for name in [*(name for name in self._wanted if name in self._names), *others]:
-            if name not in best:
-                yield name
+        if await self._read_until_served(best):  # without the list of versions: the newest releases serve the best one
+            return self._found()
+        listed = _version_names(await self._document(f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP))
+        others = [*(name for name in self._wanted if name in listed), *(n for n in listed if n not in self._wanted)]
+        if await self._read_until_served([name for name in others if name not in best]):
+            return self._found()
+        version = await self._document("/version", "version")
+        resources = {name: self._resources[name] for name in listed if name in self._resources}
+        return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), resources, self._unknown)
+
+    async def _read_until_served(self, names: list[str]) -> bool:
+        """Read versions, and return true at the first one that serves what is wanted."""
+        for name in names:
+            document = await self._document(f"/apis/{SCHEDULING_GROUP}/{name}", name)
+            if name not in self._unknown:
+                self._resources[name] = _verbs_by_plural(document)
+                if name in self._wanted and set(self._wanted[name]) <= set(self._resources[name]):
+                    return True
+        return False
+
+    def _found(self) -> DiscoveredResources:
+        served = {name: verbs for name, verbs in self._resources.items() if verbs}
+        return DiscoveredResources(None, None, served, self._unknown, is_complete=False)
 
     async def _document(self, path: str, what: str) -> dict[str, Any] | None:
         """Return a document, or `None` if it does not exist or could not be read. The latter is noted as unknown."""

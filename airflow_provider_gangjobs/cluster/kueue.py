@@ -152,12 +152,6 @@ def pending_positions() -> PendingPositions:
     return loop_local(PendingPositions)
 
 
-class _Queue(NamedTuple):
-    cluster: str
-    namespace: str
-    name: str
-
-
 class Position:
     """The position of one Job in its queue. The user calls `close` after use."""
 
@@ -185,13 +179,14 @@ class PendingPositions:
     """The positions of all Jobs of one event loop that wait in queues of Kueue."""
 
     def __init__(self) -> None:
-        self._readers: dict[_Queue, _QueueReader] = {}
+        self._readers: dict[tuple[str, str, str], _QueueReader] = {}
+        """By the key of the cluster, the namespace, and the name of the LocalQueue."""
 
     def acquire(
         self, config: ClusterConfig, namespace: str, queue: str, job_uid: str, notification: Notification
     ) -> Position:
         """Return the position of a Job in a LocalQueue, which is updated until the caller closes it."""
-        key = _Queue(config.key, namespace, queue)
+        key = config.key, namespace, queue
         reader = self._readers.get(key)
         if reader is None or reader.task is None or reader.task.done():
             reader = self._readers[key] = _QueueReader(namespace, queue)
@@ -202,7 +197,7 @@ class PendingPositions:
             reader.task = informers().start_task(work, name=f"positions in {namespace}/{queue}")
         return reader.add(job_uid, notification)
 
-    async def _read(self, key: _Queue, reader: _QueueReader, config: ClusterConfig) -> None:
+    async def _read(self, key: tuple[str, str, str], reader: _QueueReader, config: ClusterConfig) -> None:
         from airflow_provider_gangjobs.cluster.informer import informers
 
         async with informers().client(config) as client:
