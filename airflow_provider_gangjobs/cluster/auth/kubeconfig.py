@@ -271,13 +271,11 @@ def _read(path: str) -> Section:
     except OSError as exc:
         remedy = "Make the file readable for workers and triggerers."
         raise ConfigError(f"{source} cannot be read: {exc.strerror}", remedy) from None
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as exc:
         # Not chained: the parser's message quotes the malformed line, which may contain a token.
         mark = getattr(exc, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark else ""
         raise ConfigError(f"{source} is not valid YAML{line}", "Correct the file.") from None
-    except (ValueError, OverflowError, RecursionError):
-        raise ConfigError(f"{source} is not valid YAML", "Correct the file.") from None
     if content is not None and not isinstance(content, dict):
         raise ConfigError(f"{source} is not a mapping", "Replace it with a kubeconfig.")
     directory = os.path.dirname(os.path.abspath(path))
