@@ -133,28 +133,22 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 class WakeupQueue:
     """Wakes the waiters of one event loop in first-in, first-out order, at a limited rate.
 
-    :param per_iteration_max: How many waiters each iteration of the loop wakes. `None` is the plain way, without a
-        limit: 10,000 gangs that are woken together then delay a timer of another trigger by 3 s of CPU, and not by
-        30 ms.
+    Without the limit, 10,000 gangs that are woken together delay a timer of another trigger by 3 s of CPU, and not by
+    30 ms.
     """
 
-    def __init__(self, per_iteration_max: int | None = WAKEUPS_PER_ITERATION_MAX) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._max = per_iteration_max
-        self._left = per_iteration_max or 0
+        self._left = WAKEUPS_PER_ITERATION_MAX
         self._is_scheduled = False
 
     def enqueue(self, waiter: asyncio.Future[None]) -> None:
         """Wake `waiter` now, or in a later iteration of the loop if the limit of this iteration is reached."""
-        if self._max is None:
-            if not waiter.done():
-                waiter.set_result(None)
-            return
         self._queue.append(waiter)
-        self._drain(self._max)
+        self._drain()
 
-    def _drain(self, per_iteration_max: int) -> None:
+    def _drain(self) -> None:
         while self._queue and self._left:
             waiter = self._queue.popleft()
             if not waiter.done():
@@ -162,13 +156,13 @@ class WakeupQueue:
                 self._left -= 1
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._next_iteration, per_iteration_max)
+            self._loop.call_soon(self._next_iteration)
 
-    def _next_iteration(self, per_iteration_max: int) -> None:
+    def _next_iteration(self) -> None:
         self._is_scheduled = False
-        if self._left < per_iteration_max:
-            self._left = per_iteration_max
-            self._drain(per_iteration_max)
+        if self._left < WAKEUPS_PER_ITERATION_MAX:
+            self._left = WAKEUPS_PER_ITERATION_MAX
+            self._drain()
 
 
 EXPIRY_S: Final = 600.0

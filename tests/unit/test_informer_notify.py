@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer import Notification
-from airflow_provider_gangjobs.cluster.loop_local import WAKEUPS_PER_ITERATION_MAX, WakeupQueue, set_loop_local
+from airflow_provider_gangjobs.cluster.loop_local import WAKEUPS_PER_ITERATION_MAX
 
 
 async def test_notification_before_a_wait_ends_one_wait() -> None:
@@ -81,18 +81,6 @@ async def _asleep(wakes: list[Notification], woken: list[tuple[int, int]], round
     tasks = [asyncio.create_task(sleep(*each)) for each in enumerate(wakes)]
     await asyncio.sleep(0)
     return tasks
-
-
-async def test_without_a_limit_the_same_waiters_wake_in_the_same_order_in_one_iteration() -> None:
-    set_loop_local(WakeupQueue, WakeupQueue(None))
-    wakes, woken, rounds = [Notification() for _ in range(10 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
-    tasks = await _asleep(wakes, woken, rounds)
-    for wake in wakes:
-        wake.notify()
-    await asyncio.gather(*tasks)
-    rounds.stop()
-    assert [number for number, _ in woken] == list(range(len(wakes)))
-    assert woken[-1][1] == woken[0][1]
 
 
 async def test_many_waiters_wake_in_order_over_several_iterations() -> None:
