@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
@@ -359,27 +359,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STOP_WITHIN_S: Final = 10.0
-"""How long a cancelled coroutine may take to clean up. A blocking call in a thread, such as an exec plugin, may take
-longer, and must not keep an exception from its caller."""
+"""How long an interrupted coroutine, and the end of its thread, may take. A blocking call in a thread, such as an exec
+plugin, may take longer, and must not keep an exception from its caller."""
 
 
-def run(coroutine: Coroutine[object, object, T], *, stop_within_s: float = STOP_WITHIN_S) -> T:
+def run(coroutine: Coroutine[object, object, T]) -> T:
     """Run one coroutine on an event loop of its own, as `EventLoopThread.run` does. Returns the coroutine's result."""
-    thread = EventLoopThread(stop_within_s=stop_within_s)
-    try:
+    with closing(EventLoopThread()) as thread:
         return thread.run(coroutine)
-    finally:
-        thread.close()
 
 
 class EventLoopThread:
-    """An event loop in a thread of its own. The thread starts with the first coroutine and ends with `close`.
+    """An event loop in a thread of its own. The thread starts with the first coroutine and ends with `close`."""
 
-    :param stop_within_s: How many seconds an interrupted coroutine, and `close`, may take at most.
-    """
-
-    def __init__(self, *, stop_within_s: float = STOP_WITHIN_S) -> None:
-        self._stop_within_s = stop_within_s
+    def __init__(self) -> None:
         self.contexts = AsyncExitStack()
         """Contexts that coroutines on this loop enter, and that `close` exits on the loop."""
         self._thread: threading.Thread | None = None
@@ -393,7 +386,7 @@ class EventLoopThread:
         """Run a coroutine on the loop and block until the coroutine ends. Returns the coroutine's result.
 
         If an exception interrupts the wait, such as one that a signal handler raises, the coroutine is cancelled, its
-        end is awaited for at most `stop_within_s` seconds, and the exception is raised. Not safe to call from several
+        end is awaited for at most `STOP_WITHIN_S` seconds, and the exception is raised. Not safe to call from several
         threads.
 
         Raises:
@@ -409,9 +402,9 @@ class EventLoopThread:
             result = call.results.get()
         except BaseException:
             self._cancel(call)
-            if loop is not None and not loop.is_closed() and not call.ended.wait(self._stop_within_s):
+            if loop is not None and not loop.is_closed() and not call.ended.wait(STOP_WITHIN_S):
                 self._is_stuck = True
-                log.warning("The interrupted requests to the cluster have not ended within %.0f s", self._stop_within_s)
+                log.warning("The interrupted requests to the cluster have not ended within %.0f s", STOP_WITHIN_S)
             raise
         finally:
             if call.task is None:
@@ -441,7 +434,7 @@ class EventLoopThread:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(stop.set)
         if not self._is_stuck:
-            thread.join(self._stop_within_s)
+            thread.join(STOP_WITHIN_S)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         if self._thread is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.service import gangs
 from airflow_provider_gangjobs.service.gangs import EventLoopThread, run
 from tests.timeouts import TIMEOUT_S
 
@@ -101,14 +102,15 @@ def test_alarm_is_not_lost_in_a_busy_loop() -> None:
         run(work())
 
 
-def test_work_that_does_not_stop_does_not_keep_the_alarm() -> None:
+def test_work_that_does_not_stop_does_not_keep_the_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gangs, "STOP_WITHIN_S", 0.05)
     released = threading.Event()
 
     async def work() -> None:
         released.wait()
 
     with pytest.raises(Alarm), alarm():
-        run(work(), stop_within_s=0.05)
+        run(work())
     released.set()
 
 
