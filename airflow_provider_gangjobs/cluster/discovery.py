@@ -199,7 +199,7 @@ class _Discovery:
             document = await self._document(f"/apis/{SCHEDULING_GROUP}/{name}", name)
             if name not in self._unknown:
                 self._resources[name] = _verbs_by_plural(document)
-                if name in self._wanted and set(self._wanted[name]) <= set(self._resources[name]):
+                if self._found().satisfies(self._wanted):
                     return True
         return False
 
