@@ -18,6 +18,7 @@ import ssl
 import tempfile
 import urllib.request
 from base64 import b64encode
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -176,14 +177,11 @@ def _in_network(host: str, no_proxy: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    return any(address in network for network in map(_network, no_proxy.split(",")) if network is not None)
-
-
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return ipaddress.ip_network(text.strip())
-    except ValueError:
-        return None
+    for item in no_proxy.split(","):
+        with suppress(ValueError):  # a name and no network
+            if address in ipaddress.ip_network(item.strip()):
+                return True
+    return False
 
 
 @dataclass(frozen=True)
