@@ -18,29 +18,29 @@ def pod(name: str, version: str = "1") -> PodView:
 async def test_informer_is_no_snapshot_before_the_first_list() -> None:
     store = Store(by_name)
     assert not store.is_snapshot
-    listing = store.relist()
-    listing.put(pod("a"))
+    store.begin_list()
+    store.put(pod("a"))
     assert not store.is_snapshot
-    await listing.finish(TimeSlice())
+    await store.end_list(set(), TimeSlice())
     assert store.is_snapshot
 
 
 async def test_partial_list_is_no_snapshot_until_a_list_is_complete() -> None:
     store = Store(by_name)
-    await store.relist().finish(TimeSlice())
-    given_up = store.relist()
-    given_up.put(pod("a"))
+    await store.end_list(store.begin_list(), TimeSlice())
+    store.begin_list()  # is given up
+    store.put(pod("a"))
     assert not store.is_snapshot
-    again = store.relist()
-    again.put(pod("a"))
+    store.begin_list()
+    store.put(pod("a"))
     assert not store.is_snapshot
-    await again.finish(TimeSlice())
+    await store.end_list(set(), TimeSlice())
     assert store.is_snapshot
 
 
 async def test_events_keep_a_snapshot() -> None:
     store = Store(by_name)
-    await store.relist().finish(TimeSlice())
+    await store.end_list(store.begin_list(), TimeSlice())
     store.put(pod("a"))
     store.remove(pod("a", "2"))
     assert store.is_snapshot
@@ -48,6 +48,6 @@ async def test_events_keep_a_snapshot() -> None:
 
 async def test_closed_informer_is_no_snapshot() -> None:
     store = Store(by_name)
-    await store.relist().finish(TimeSlice())
+    await store.end_list(store.begin_list(), TimeSlice())
     store.close()
     assert not store.is_snapshot

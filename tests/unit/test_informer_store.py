@@ -34,6 +34,12 @@ def by_key(view: View) -> str | None:
     return view.metadata.key
 
 
+def put_listed(store: Store[View], unseen: set[str], view: View) -> None:
+    """Store an object of a list, as the reflector does."""
+    unseen.discard(view.metadata.uid)
+    store.put(view)
+
+
 def store_with(*views: View) -> Store[View]:
     store: Store[View] = Store(by_key)
     for each in views:
@@ -158,24 +164,24 @@ async def test_object_without_key_is_not_kept() -> None:
 async def test_list_reports_missing_objects() -> None:
     store = store_with(view("a"), view("b"))
     subscription = store.subscribe("k")
-    relist = store.relist()
-    relist.put(view("b"))
-    await relist.finish(TimeSlice())
+    unseen = store.begin_list()
+    put_listed(store, unseen, view("b"))
+    await store.end_list(unseen, TimeSlice())
     assert (subscription.objects(), subscription.take_deleted()) == ({"b": view("b")}, {"a": view("a")})
 
 
 async def test_undecodable_object_of_a_list_keeps_its_last_state() -> None:
     store = store_with(view("a"), view("b"))
-    relist = store.relist()
-    relist.put(view("b", 2))
-    relist.keep("a")
-    await relist.finish(TimeSlice())
+    unseen = store.begin_list()
+    put_listed(store, unseen, view("b", 2))
+    unseen.discard("a")
+    await store.end_list(unseen, TimeSlice())
     assert store.objects("k") == {"a": view("a"), "b": view("b", 2)}
 
 
 async def test_other_tasks_run_while_many_objects_are_removed() -> None:
     store = store_with(*(view(str(number)) for number in range(1000)))
-    relist = store.relist()
+    unseen = store.begin_list()
     turns = 0
 
     async def others() -> None:
@@ -186,7 +192,7 @@ async def test_other_tasks_run_while_many_objects_are_removed() -> None:
 
     ticks = itertools.count()
     running = asyncio.create_task(others())
-    await relist.finish(TimeSlice(slice_s=10, monotonic=lambda: float(next(ticks))))
+    await store.end_list(unseen, TimeSlice(slice_s=10, monotonic=lambda: float(next(ticks))))
     await running
     assert turns > 50
     assert await store.synced(0)
@@ -198,8 +204,8 @@ async def test_forgotten_objects_come_back_when_they_change_or_are_listed() -> N
     assert store.forget("k")
     assert (len(store), store.keys()) == (1, ["other"])
     store.put(view("a", 2))
-    relist = store.relist()
-    relist.put(view("b"))
+    unseen = store.begin_list()
+    put_listed(store, unseen, view("b"))
     assert store.objects("k").keys() == {"a", "b"}
 
 
@@ -215,32 +221,32 @@ async def test_objects_with_a_subscriber_are_not_forgotten() -> None:
 
 async def test_objects_may_be_forgotten_while_a_list_is_read() -> None:
     store = store_with(view("a"), view("b"))
-    relist = store.relist()
-    relist.put(view("a"))
+    unseen = store.begin_list()
+    put_listed(store, unseen, view("a"))
 
     store.forget("k")
-    await relist.finish(TimeSlice())
+    await store.end_list(unseen, TimeSlice())
 
     assert len(store) == 0
 
 
 async def test_unfinished_list_removes_nothing() -> None:
     store = store_with(view("a"))
-    store.relist().put(view("b"))
+    put_listed(store, store.begin_list(), view("b"))
     assert set(store.objects("k")) == {"a", "b"}
     assert not store.is_synced
 
 
 async def test_store_is_a_snapshot_only_when_no_list_is_read() -> None:
     store = store_with()
-    first = store.relist()
+    first = store.begin_list()
     assert not store.is_snapshot
-    await first.finish(TimeSlice())
+    await store.end_list(first, TimeSlice())
     assert store.is_snapshot
-    again = store.relist()
-    again.put(view("a"))
+    again = store.begin_list()
+    put_listed(store, again, view("a"))
     assert (store.is_synced, store.is_snapshot) == (True, False)
-    await store.relist().finish(TimeSlice())
+    await store.end_list(store.begin_list(), TimeSlice())
     assert store.is_snapshot
 
 
@@ -260,7 +266,7 @@ async def test_other_tasks_run_while_a_closed_store_is_cleared() -> None:
 async def test_first_list_notifies_subscribers_without_objects() -> None:
     store = store_with()
     subscription = store.subscribe("nothing")
-    await store.relist().finish(TimeSlice())
+    await store.end_list(store.begin_list(), TimeSlice())
     assert await store.synced(timeout_s=0)
     assert await woken(subscription)
 
@@ -353,13 +359,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(alive=st.dictionaries(UIDS, KEYS), unchanged=st.sets(UIDS), finishes=st.booleans())
     def relist(self, alive: dict[str, str | None], unchanged: set[str], finishes: bool) -> None:
-        relist = self.store.relist()
+        unseen = self.store.begin_list()
         for uid, key in alive.items():
             new = self.model[uid] if uid in unchanged and uid in self.model else self._next(uid, key)
-            relist.put(new)
+            put_listed(self.store, unseen, new)
             self._put(new)
         if finishes:
-            self.loop.run_until_complete(relist.finish(TimeSlice()))
+            self.loop.run_until_complete(self.store.end_list(unseen, TimeSlice()))
             self.model = {uid: v for uid, v in self.model.items() if uid in alive}
 
     @rule(target=subscriptions, key=st.sampled_from(["k1", "k2"]))

@@ -304,21 +304,21 @@ class Reflector(Generic[V]):
             Gone: the continue token expired. The objects read so far are correct, but objects that were not read may
                 exist. The token for an inconsistent rest, which some servers offer, would leave a gap before the watch.
         """
-        relist = self._store.relist()
+        unseen = self._store.begin_list()
         token: str | None = None
         while True:
             page = await self._page(token, limit)
             for seen in map(self._decoder.decode, page.items or ()):
-                if isinstance(seen, Undecoded) or not seen.metadata.uid:
+                unseen.discard(seen.metadata.uid)
+                if isinstance(seen, Undecoded) or not seen.metadata.uid:  # the known view stays
                     self._health.counters.decode_errors += 1
-                    relist.keep(seen.metadata.uid)
                 else:
-                    relist.put(seen)
+                    self._store.put(seen)
                 await self._time_slice.yield_if_due()
             token = page.metadata.continue_
             if not token:
                 break
-        await relist.finish(self._time_slice)
+        await self._store.end_list(unseen, self._time_slice)
         self._version = page.metadata.resource_version
 
     async def _page(self, token: str | None, limit: int) -> ListResponse[msgspec.Raw]:

@@ -130,31 +130,6 @@ class Subscription(Generic[V]):
         self._notification.notify()
 
 
-class Relist(Generic[V]):
-    """A list that is read page by page. Call `finish` only after the last page.
-
-    Known data is not stored twice: a view of a known version is dropped at once, and the uids that are not seen yet
-    are the strings of the store.
-    """
-
-    def __init__(self, store: Store[V], unseen: set[str]) -> None:
-        self._store = store
-        self._unseen = unseen
-
-    def put(self, view: V) -> None:
-        """Store an object of the list."""
-        self._unseen.discard(view.metadata.uid)
-        self._store.put(view)
-
-    def keep(self, uid: str) -> None:
-        """Keep the known view of an object that is in the list but cannot be decoded."""
-        self._unseen.discard(uid)
-
-    async def finish(self, time_slice: TimeSlice) -> None:
-        """Remove the objects that were not in the list. Other tasks run in between, because there may be 100,000."""
-        await self._store.end_list(self._unseen, time_slice)
-
-
 class Store(Generic[V]):
     """Objects by key and uid. An object whose key is None is not kept."""
 
@@ -275,10 +250,7 @@ class Store(Generic[V]):
             self._delete(uid, view)
         if key is None:
             return old_key is not None
-        objects = self._objects.get(key)
-        if objects is None:
-            objects = self._objects[key] = {}
-        objects[uid] = view
+        self._objects.setdefault(key, {})[uid] = view
         if old_key != key:
             self._keys[uid] = key
         for subscription in self._subscriptions.get(key, ()):
@@ -300,16 +272,19 @@ class Store(Generic[V]):
             self._notify_deletion(key, uid, view)
         return old_key is not None
 
-    def relist(self) -> Relist[V]:
-        """Begin to replace all objects by those of a new list."""
+    def begin_list(self) -> set[str]:
+        """Begin to replace all objects by those of a new list. Return the uids that the list has not shown yet.
+
+        The caller discards the uid of each object of the list, and passes the rest to `end_list` after the last page.
+        """
         self._is_listing = True
-        return Relist(self, set(self._keys))
+        return set(self._keys)
 
     async def end_list(self, missing: set[str], time_slice: TimeSlice) -> None:
         """Remove the missing objects, whose deletion was not observed. Then the store has all objects of the list.
 
         The last known view of an object counts as its last state. An object may have been forgotten while the list was
-        read.
+        read. Other tasks run in between, because there may be 100,000 objects.
         """
         for uid in missing:
             if (key := self._keys.get(uid)) is not None:
