@@ -216,7 +216,7 @@ class TaskGangs:
         """Return the gangs of this try that still run. `None` if the cluster could not be read."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
-        async def find(service: GangService) -> list[LiveGang]:
+        async def find(service: GangService) -> list[StoredGang]:
             from airflow_provider_gangjobs.ending.kill import live_attempts
 
             namespace = self.namespace or service.namespace
