@@ -222,7 +222,7 @@ class GangJobOperator(GangParameters):
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
-    start_from_trigger: Any = ForScheduler(False, lambda task: task.triggerer_start.is_possible)
+    start_from_trigger: Any = ForScheduler(False, lambda task: task.triggerer_start.arguments is not None)
     start_trigger_args: Any = ForScheduler(None, lambda task: task.triggerer_start.arguments)
     wants_triggerer: bool = False
     __supports_durable_execution: ClassVar[bool] = True  # read by the Airflow Registry (apache/airflow#70291)

@@ -92,11 +92,7 @@ class TriggererStart(Struct, frozen=True):
     reason: str
     """Why a worker starts the gang; empty if the triggerer can."""
     arguments: StartTriggerArgs | None = None
-    """What Airflow's scheduler creates the trigger with."""
-
-    @property
-    def is_possible(self) -> bool:
-        return not self.reason
+    """What Airflow's scheduler creates the trigger with; `None` if a worker starts the gang."""
 
 
 # -- the rule ------------------------------------------------------------------------------------------------
@@ -181,21 +177,12 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     :param source: The function of a decorated task.
     :param more: Parameters that are no attributes of the operator.
     """
-    kind: type = type(operator)
-    given, defaults = vars(operator), defaults_of(kind)
+    given, defaults = vars(operator), defaults_of(type(operator))
     values = {name: given.get(_attribute(name, given)) for name in defaults} | more
     parameters = {name: value for name, value in values.items() if value not in (None, (), defaults.get(name))}
-    place = StartPlace(
-        operator=_path(type(operator)),
-        airflow_can=hasattr(BaseTrigger, "on_kill"),
-        is_deferrable=operator.deferrable,
-        dag=operator.dag if operator.has_dag() else None,
-        pool=operator.pool,
-        limits=(operator.max_active_tis_per_dag, operator.max_active_tis_per_dagrun),
-        has_pre_execute=operator._pre_execute_hook is not None,  # noqa: SLF001 - Airflow has no public name
-        run_as_user=operator.run_as_user,
-        source_size=_size_of(source),
-    )
+    pre_execute = operator._pre_execute_hook  # noqa: SLF001 - Airflow has no public name
+    dag = operator.dag if operator.has_dag() else None
+    place = _place(type(operator), {**given, "pre_execute": pre_execute}, dag, source)
     common = {name: getattr(operator, name, None) for name in _COMMON}  # Airflow 3.1 lacks one of them
     end = operator.end_facts if operator.wants_trigger_end else None
     is_dag_result = getattr(operator, "returns_dag_result", False)  # Airflow before 3.3 has no such attribute
@@ -213,23 +200,28 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     parameters = {name: shared[name] for name in names if shared.get(name) is not None}
     if "callbacks" in parameters:
         parameters["callbacks"] = callback_paths(parameters["callbacks"])
-    place = StartPlace(
-        operator=_path(operator.operator_class),
-        airflow_can=hasattr(BaseTrigger, "on_kill"),
-        is_deferrable=shared.get("deferrable") is not False,
-        dag=operator.dag,
-        pool=shared.get("pool") or _DEFAULT_POOL,
-        limits=(shared.get("max_active_tis_per_dag"), shared.get("max_active_tis_per_dagrun")),
-        has_pre_execute=shared.get("pre_execute") is not None,
-        run_as_user=shared.get("run_as_user"),
-        source_size=_size_of(source),
-    )
+    place = _place(operator.operator_class, shared, operator.dag, source)
     try:
         require_literal(values, is_classic=source is None)
     except NeedsWorkerError as error:
         return TriggererStart(str(error))
     common = {name: shared[name] for name in _COMMON if name in shared}
     return _start(parameters, place, common, source, values, end=_end_of_mapped(operator))
+
+
+def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSource | None) -> StartPlace:
+    """Return what decides besides the parameters, by the parameters of Airflow's own operator that were given."""
+    return StartPlace(
+        operator=f"{kind.__module__}.{kind.__qualname__}",
+        airflow_can=hasattr(BaseTrigger, "on_kill"),
+        is_deferrable=given.get("deferrable") is not False,
+        dag=dag,
+        pool=given.get("pool") or _DEFAULT_POOL,
+        limits=(given.get("max_active_tis_per_dag"), given.get("max_active_tis_per_dagrun")),
+        has_pre_execute=given.get("pre_execute") is not None,
+        run_as_user=given.get("run_as_user"),
+        source_size=0 if source is None else len(source.text),
+    )
 
 
 def _end_of_mapped(operator: Any) -> EndFacts | None:
@@ -302,14 +294,6 @@ def _attribute(name: str, given: Mapping[str, Any]) -> str:
     return f"{name}_s" if f"{name}_s" in given else name
 
 
-def _size_of(source: ExtractedSource | None) -> int:
-    return 0 if source is None else len(source.text)
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 # -- mapped tasks ----------------------------------------------------------------------------------------------
 
 
@@ -367,7 +351,7 @@ class GangPartial(OperatorPartial):
 def with_start(operator: Any, values: Any, source: ExtractedSource | None = None) -> Any:
     """Let the triggerer start the gangs of a mapped operator if it can. Return the operator."""
     start = start_of_mapped(operator, values, source)
-    operator.start_from_trigger = start.is_possible
+    operator.start_from_trigger = start.arguments is not None
     operator.start_trigger_args = start.arguments and _MappedArguments(operator, start.arguments)
     return operator
 
@@ -395,17 +379,3 @@ def gang_partial(made: OperatorPartial) -> OperatorPartial:
     """Return what Airflow has made for a mapped operator, with a start in the triggerer."""
     made._expand_called = True  # noqa: SLF001 - or Airflow warns that it was never mapped
     return GangPartial(operator_class=made.operator_class, kwargs=made.kwargs, params=made.params)
-
-
-__all__ = [
-    "NeedsWorkerError",
-    "StartPlace",
-    "TriggererStart",
-    "gang_partial",
-    "reason_for_worker",
-    "start_of",
-    "start_of_mapped",
-    "task_parameters",
-    "to_plain",
-    "with_start",
-]
