@@ -312,6 +312,3 @@ class TaskTry:
         if self.task.do_xcom_push:
             with xcom_fault_logged(key, self.log):
                 self.ti.xcom_push(key, value)
-
-
-__all__ = ["TaskTry"]

@@ -366,6 +366,3 @@ def answers_to_unknown(operator: type, given: Iterable[str]) -> Iterator[None]:
 def _require(problems: tuple[Problem, ...]) -> None:
     if problems:
         raise InvalidGangSpec(problems)
-
-
-__all__ = ["ForScheduler", "GangParameters", "TaskParameters", "answers_to_unknown"]

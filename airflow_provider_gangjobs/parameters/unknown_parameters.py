@@ -136,6 +136,3 @@ def refuse_unknown(operator: type, given: Iterable[str]) -> None:
     known = parameters_of(operator)
     if unknown := [name for name in given if name not in known]:
         raise InvalidGangSpec(tuple(answer(name, known, operator.__name__) for name in unknown))
-
-
-__all__ = ["CONNECTION", "NOT_NEEDED", "OWN_NAMES", "POD_FIELDS", "answer", "parameters_of", "refuse_unknown"]

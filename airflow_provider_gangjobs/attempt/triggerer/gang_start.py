@@ -416,6 +416,3 @@ def _operator_class(path: str) -> Any:
 def mapped_values(task: Any) -> Any:
     """Return the values over which an operator of the serialized DAG is mapped; `None` if it is not mapped."""
     return getattr(task, task._expand_input_attr).value if task.is_mapped else None  # noqa: SLF001 - as Airflow does
-
-
-__all__ = ["GangStart", "InWorker", "StartResult", "StartedGang", "StartedTask", "reached"]
