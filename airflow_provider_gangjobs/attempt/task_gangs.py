@@ -36,10 +36,15 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
-    from airflow_provider_gangjobs.gang.spec import Policies
+    from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
-    from airflow_provider_gangjobs.submission.submission import ConfirmTry, PreviousGangs, SubmissionRequest
+    from airflow_provider_gangjobs.submission.submission import (
+        ConfirmTry,
+        PreviousGangs,
+        Submission,
+        SubmissionRequest,
+    )
 
 WORKER_WAIT_S: Final = 10.0
 """For how long a worker waits before it defers the task: about as long as a deferral and a resumption take."""
@@ -153,6 +158,24 @@ class TaskGangs:
 
         claim = Claim(self.claim, policies, self.max_tries, self.labels, env or {})
         return SubmissionRequest(key=self.key, claim=claim, rule=rule, confirm=confirm, previous=previous)
+
+    def submit(self, spec: GangSpec, request: SubmissionRequest, guard: StartGuard, *, delete: bool) -> Submission:
+        """Submit a gang of this try, which starts only if the try runs.
+
+        :param delete: Whether to delete the gang of a try that Airflow has ended.
+
+        Raises:
+            SubmissionFailed: Airflow has ended the try, or does not say before the start whether the try runs.
+        """
+        from airflow_provider_gangjobs.submission.submission import UnconfirmedTry
+
+        try:
+            return self.call(lambda service: guard.submit(service, spec, request, self.log))
+        except UnconfirmedTry as unconfirmed:
+            if unconfirmed.has_ended and delete:
+                self.end(OnFinish.DELETE, why=ENDED)
+            cause, advice = (ENDED, ENDED_ADVICE) if unconfirmed.has_ended else (UNKNOWN, UNKNOWN_ADVICE)
+            raise SubmissionFailed(f"task {self.key.dag_id}.{self.key.task_id}", STEP, cause, advice=advice) from None
 
     @contextmanager
     def session(self) -> Iterator[GangSession]:
@@ -325,35 +348,22 @@ class StartGuard:
             raise UnconfirmedTry(has_ended=runs is False)
         self._confirmed = now
 
-    @contextmanager
-    def submission(self, gangs: TaskGangs, *, delete: bool) -> Iterator[None]:
-        """Submit a gang in the block, which starts only if the try runs.
+    async def submit(self, service: GangService, spec: GangSpec, request: SubmissionRequest, log: Logger) -> Submission:
+        """Submit a gang, which starts only if the try runs.
 
-        The block calls `confirm` directly before each write that starts the gang. `confirm` is called once more after
-        the block, because the process may have been stopped before the last request.
-
-        :param delete: Whether to delete the gang of a try that Airflow has ended.
+        The submission asks directly before each write that starts the gang. It is asked once more at the end, because
+        the process may have been stopped before the last request.
 
         Raises:
-            SubmissionFailed: Airflow has ended the try, or does not say before the start whether the try runs.
+            UnconfirmedTry: Airflow has ended the try, or does not say before the start whether the try runs.
         """
         from airflow_provider_gangjobs.submission.submission import UnconfirmedTry
 
-        has_started = False
+        submission = await service.submit(spec, request)
         try:
-            yield
-            has_started = True
-            if self.is_due():
-                gangs.call(lambda _: self.confirm())
+            await self.confirm()
         except UnconfirmedTry as unconfirmed:
             if unconfirmed.has_ended:
-                if delete:
-                    gangs.end(OnFinish.DELETE, why=ENDED)
-                raise _failed(gangs, ENDED, ENDED_ADVICE) from None
-            if not has_started:
-                raise _failed(gangs, UNKNOWN, UNKNOWN_ADVICE) from None
-            gangs.log.warning("%s. The gang has started", UNKNOWN)
-
-
-def _failed(gangs: TaskGangs, cause: str, advice: str) -> SubmissionFailed:
-    return SubmissionFailed(f"task {gangs.key.dag_id}.{gangs.key.task_id}", STEP, cause, advice=advice)
+                raise
+            log.warning("Airflow does not say whether this try still runs. The gang has started")
+        return submission

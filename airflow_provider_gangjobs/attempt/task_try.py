@@ -160,8 +160,7 @@ class TaskTry:
             spec = self.operator.gang_spec(self.storages.result_folder)
             while True:
                 try:
-                    with self.guard.submission(self.gangs, delete=deletes):
-                        submission = self.gangs.call(lambda service: service.submit(spec, request))
+                    submission = self.gangs.submit(spec, request, self.guard, delete=deletes)
                     break
                 except PreviousAttemptRunning as running:
                     self.log.warning("%s", running)

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_threa
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart, StartResult
+    from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 _TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
@@ -165,27 +165,31 @@ class GangStartTrigger(_GangTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Start the gang, wait for it, and yield one event."""
         await import_in_thread(*CLIENT, *NEEDED_TO_RUN, *NEEDED_TO_START)
-        from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart, InWorker, StartedTask, reached
+        from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart
+        from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+        from airflow_provider_gangjobs.gang.state.phase import Phase
+        from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError
 
-        if self._context is None:
-            result: StartResult = InWorker("Airflow has not given the DAG to the trigger")
-        else:
-            timeout_after = getattr(self, "timeout_after", None)
-            start = json.loads(self._start_text)
-            task = StartedTask(
-                start=start, ti=self.task_instance, context=self._context, timeout_after=timeout_after, log=self.log
+        try:
+            if self._context is None:
+                raise NeedsWorkerError("Airflow has not given the DAG to the trigger")
+            self._start = GangStart(
+                start=json.loads(self._start_text),
+                ti=self.task_instance,
+                context=self._context,
+                timeout_after=getattr(self, "timeout_after", None),
+                log=self.log,
             )
-            self._start = GangStart(task)
-            result = await self._start.result()
-        if isinstance(result, InWorker):
-            self.log.info("A worker starts the gang: %s", result.reason)
-            yield self._last_event(start_in_worker_event(result.reason))
+            started = await self._start.result()
+        except NeedsWorkerError as error:
+            self.log.info("A worker starts the gang: %s", error)
+            yield self._last_event(start_in_worker_event(str(error)))
             return
-        self.args, self._is_started = result.args, True
-        if result.until is None:
-            yield self._last_event(reached(result.args).to_payload())
+        self.args, self._is_started = started.args, True
+        if started.until is None:
+            yield self._last_event(build_event(self.args.ref, Status.RUNNING, Phase.SUBMITTED).to_payload())
             return
-        self.until = result.until  # type: ignore[assignment, misc]
+        self.until = started.until  # type: ignore[assignment, misc]
         async for event in super().run():
             yield event
 

@@ -7,15 +7,12 @@ import logging
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard
+from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard, TaskGangs
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-
-if TYPE_CHECKING:
-    from airflow_provider_gangjobs.service import GangService
 
 LOG = logging.getLogger(__name__)
 LATE_S = CONFIRMED_FOR_S + 1
@@ -40,30 +37,25 @@ class Try:
         self.questions += 1
         return self.answer
 
-    @property
-    def gangs(self) -> Any:
-        key = SimpleNamespace(dag_id="d", task_id="t")
-        return SimpleNamespace(
-            key=key,
-            call=lambda action: asyncio.run(action(None)),
-            end=lambda _, *, why: self.ended.append(why),
-            log=LOG,
-        )
-
     def submit(self, *, write_s: float = 0.0, writes: int = 1, delete: bool = True) -> int:
         """Send writes that start the gang, each of which takes this time. Returns how many were sent."""
 
-        async def submit(_: GangService) -> int:
+        async def submit(*_: Any) -> int:
             for _write in range(writes):
                 await self.guard.confirm()
                 self.writes += 1
                 self.moments[1] += write_s
             return self.writes
 
-        gangs = self.gangs
-        with self.guard.submission(gangs, delete=delete):
-            submitted: int = gangs.call(submit)
-        return submitted
+        service = SimpleNamespace(submit=submit)
+        gangs: Any = SimpleNamespace(
+            key=SimpleNamespace(dag_id="d", task_id="t"),
+            call=lambda action: asyncio.run(action(service)),
+            end=lambda _, *, why: self.ended.append(why),
+            log=LOG,
+        )
+        submitted: Any = TaskGangs.submit(gangs, None, None, self.guard, delete=delete)
+        return int(submitted)
 
 
 @pytest.mark.parametrize(("wall_s", "monotonic_s"), [(LATE_S, 0.0), (0.0, LATE_S), (-600.0, LATE_S), (LATE_S, LATE_S)])

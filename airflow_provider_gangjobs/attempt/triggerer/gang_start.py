@@ -43,10 +43,8 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
-from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
-from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
@@ -61,7 +59,6 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
-    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.submission import Submission
@@ -85,39 +82,6 @@ class StartedGang:
 
 
 @dataclass(frozen=True)
-class InWorker:
-    """A worker must start the gang."""
-
-    reason: str
-
-
-StartResult = StartedGang | InWorker
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartedTask:
-    """The task, as Airflow has given it to the trigger."""
-
-    start: Mapping[str, Any]
-    """The operator and its parameters; see `parameters.triggerer_start`."""
-    ti: Any
-    """The task instance. Its `task` is the operator of the serialized DAG."""
-    context: Context
-    """The context of its templates."""
-    timeout_after: datetime | None
-    """When Airflow ends the deferral, by the clock of the scheduler: after the `execution_timeout` of the task."""
-    log: Logger = field(repr=False)
-
-    @property
-    def claim(self) -> str:
-        return str(self.ti.id)
-
-    @property
-    def returns_dag_result(self) -> bool:
-        return bool(self.start.get("is_dag_result", False))
-
-
-@dataclass(frozen=True)
 class RenderedTask:
     """The parameters of a task after their templates were rendered."""
 
@@ -133,31 +97,31 @@ class RenderedTask:
         return None if self.task.wait_until is WaitUntil.SUBMITTED else self.task.until
 
 
-@dataclass(frozen=True)
-class _BegunGang:
-    """A gang that was submitted, before Airflow knows it."""
-
-    rendered: RenderedTask
-    gangs: TaskGangs
-    submission: Submission
-    server_software: str
-    server_ahead_s: float
-    """How far the clock of the API server is ahead of the local clock, in seconds."""
-
-
+@dataclass(kw_only=True)
 class GangStart:
-    """One start of the gang of one task. `result` is called first, and once."""
+    """One start of the gang of one task, as Airflow has given the task to the trigger. `result` is called once."""
 
-    def __init__(self, task: StartedTask) -> None:
-        self._task = task
-        self._is_killed = False
-        self._rendered: RenderedTask | None = None
-        self._gangs: TaskGangs | None = None
-        self._running: asyncio.Task[StartResult] | None = None
+    start: Mapping[str, Any]
+    """The operator and its parameters; see `parameters.triggerer_start`."""
+    ti: Any
+    """The task instance. Its `task` is the operator of the serialized DAG."""
+    context: Context
+    """The context of its templates."""
+    timeout_after: datetime | None
+    """When Airflow ends the deferral, by the clock of the scheduler: after the `execution_timeout` of the task."""
+    log: Logger = field(repr=False)
+    _is_killed: bool = field(default=False, init=False)
+    _rendered: RenderedTask | None = field(default=None, init=False)
+    _gangs: TaskGangs | None = field(default=None, init=False)
+    _running: asyncio.Task[StartedGang] | None = field(default=None, init=False)
 
-    async def result(self) -> StartResult:
-        """Start the gang. The start goes on if the caller is cancelled, until `kill` or `abandon` is called."""
-        self._running = asyncio.create_task(self._run(), name=f"start of {self._task.claim}")
+    async def result(self) -> StartedGang:
+        """Start the gang. The start goes on if the caller is cancelled, until `kill` or `abandon` is called.
+
+        Raises:
+            NeedsWorkerError: a worker must start the gang.
+        """
+        self._running = asyncio.create_task(self._run(), name=f"start of {self.ti.id}")
         return await asyncio.shield(self._running)
 
     def abandon(self) -> None:
@@ -177,7 +141,7 @@ class GangStart:
             await asyncio.wait({self._running}, timeout=KILL_TIMEOUT_S)
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
-        gangs, rendered, log = self._gangs, self._rendered, self._task.log
+        gangs, rendered, log = self._gangs, self._rendered, self.log
         if gangs is None or rendered is None:
             return None  # nothing was sent to the cluster
         if rendered.task.kill_policy is not OnKill.DELETE:
@@ -185,7 +149,7 @@ class GangStart:
             return None
         try:
             async with loop_local(KillLimits).kills, asyncio.timeout(KILL_TIMEOUT_S):
-                state = await read_task_state(self._task.ti, log)
+                state = await read_task_state(self.ti, log)
                 if not is_kill(state, outlives_task=not rendered.task.ends_with_gang):
                     log.info("The task was not killed (its state is %s), so its gang stays", state)
                     return None
@@ -198,38 +162,36 @@ class GangStart:
 
     # -- the start -------------------------------------------------------------------------------------------
 
-    async def _run(self) -> StartResult:
-        log = self._task.log
-        if self._task.ti.try_number > 1:
-            return InWorker("only a worker learns whether this try follows a clear of the task")
+    async def _run(self) -> StartedGang:
+        if self.ti.try_number > 1:
+            raise NeedsWorkerError("only a worker learns whether this try follows a clear of the task")
         try:
-            self._rendered = rendered = await sync_to_async(render)(self._task)
-            _forget_dag(self._task)
-            async with _turn(rendered.task.kubernetes_conn_id):
-                begun = await self._begin(rendered)
-            return await self._started(begun)
-        except (NeedsWorkerError, OnlyInWorkerError) as error:
-            return InWorker(str(error))
+            self._rendered = rendered = await sync_to_async(self._render)()
+            self._forget_dag()
+            async with loop_local(_Turns).take(rendered.task.kubernetes_conn_id):
+                gangs, submission = await self._begin(rendered)
+            return await self._started(rendered, gangs, submission)
+        except NeedsWorkerError:
+            raise
+        except (OnlyInWorkerError, PreviousAttemptRunning, SubmissionConflict) as error:
+            raise NeedsWorkerError(str(error)) from error
         except UnconfirmedTry as unconfirmed:
-            return InWorker(ENDED if unconfirmed.has_ended else NOT_CONFIRMED)
-        except (PreviousAttemptRunning, SubmissionConflict) as error:
-            return InWorker(str(error))
+            raise NeedsWorkerError(ENDED if unconfirmed.has_ended else NOT_CONFIRMED) from unconfirmed
         except Exception as error:  # templates, secrets backends and libraries may raise anything
-            log_failure(log, error, "The gang could not be started in the triggerer")
+            log_failure(self.log, error, "The gang could not be started in the triggerer")
             # The messages of other libraries may contain credentials, so they go to the log and not into the event.
-            return InWorker(str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer")
+            why = str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer"
+            raise NeedsWorkerError(why) from error
 
-    async def _begin(self, rendered: RenderedTask) -> _BegunGang:
+    async def _begin(self, rendered: RenderedTask) -> tuple[TaskGangs, Submission]:
         """Submit the gang."""
-        task = self._task
-        guard = StartGuard(self._is_deferred, started=_created_at(task.claim))
         hook = GangJobHook(rendered.task.kubernetes_conn_id)
         config = await hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         gangs = TaskGangs.in_cluster(
             config,
-            task.ti,
+            self.ti,
             requested_namespace(rendered.spec),
-            task.log,
+            self.log,
             must_exist=bool(hook.exists),
             max_tries=rendered.retries,
         )
@@ -241,18 +203,18 @@ class GangStart:
                 must_exist=gangs.must_exist,
                 installation=gangs.key.installation,
             )
-            submission = await self._create_or_adopt(service, gangs, rendered, guard)
-            client = service.client
-            return _BegunGang(rendered, gangs, submission, client.server_software, client.server_clock.ahead_s or 0.0)
+            submission = await self._create_or_adopt(service, gangs, rendered)
+            gangs.server_software = service.client.server_software
+            gangs.server_ahead_s = service.client.server_clock.ahead_s or 0.0
+            return gangs, submission
 
-    async def _create_or_adopt(
-        self, service: GangService, gangs: TaskGangs, rendered: RenderedTask, guard: StartGuard
-    ) -> Submission:
+    async def _create_or_adopt(self, service: GangService, gangs: TaskGangs, rendered: RenderedTask) -> Submission:
         """Submit the gang as a worker does.
 
         Raises:
             UnconfirmedTry: the try may not want its gang any more. A gang of a try that has ended is deleted.
         """
+        guard = StartGuard(self._is_deferred, started=_created_at(gangs.claim))
         rule = TaskRule(Reattach(rendered.task.reattach), return_own_failed=True)
 
         async def confirm(*, always: bool = False) -> None:
@@ -261,36 +223,37 @@ class GangStart:
             await guard.confirm()
 
         request = gangs.request(rendered.task.policies, rule, confirm, previous=PreviousGangs(wait_s=0.0))
-        has_started = False
         try:
-            submission = await service.submit(rendered.spec, request)
-            has_started = True
-            await guard.confirm()
+            return await guard.submit(service, rendered.spec, request, self.log)
         except UnconfirmedTry as unconfirmed:
             if unconfirmed.has_ended and rendered.task.kill_policy is OnKill.DELETE:
                 await self._end(service, gangs, ENDED)
-            if unconfirmed.has_ended or not has_started:
-                raise
-            self._task.log.warning("%s. The gang has started", NOT_CONFIRMED)
-        return submission
+            raise
 
-    async def _started(self, begun: _BegunGang) -> StartedGang:
+    async def _started(self, rendered: RenderedTask, gangs: TaskGangs, submission: Submission) -> StartedGang:
         """Tell the gang to the log and to XCom, and return what the trigger waits for.
 
         This takes no turn of a start, because it waits for Airflow's supervisor and not for the API server.
         """
-        rendered, gangs, submission, log = begun.rendered, begun.gangs, begun.submission, self._task.log
-        log_submission(rendered.task, submission, log, server_software=begun.server_software)
+        log_submission(rendered.task, submission, self.log, server_software=gangs.server_software)
         if rendered.task.do_xcom_push:
-            with xcom_fault_logged(XCOM_GANG, log):
-                is_dag_result = self._task.returns_dag_result
-                await push_xcom(self._task.ti, XCOM_GANG, asdict(submission.ref), is_dag_result=is_dag_result)
+            with xcom_fault_logged(XCOM_GANG, self.log):
+                is_dag_result = self._returns_dag_result
+                await push_xcom(self.ti, XCOM_GANG, asdict(submission.ref), is_dag_result=is_dag_result)
         args = trigger_args(
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
         args = replace(args, end=rendered.end)
-        args = with_timeout(args, rendered.task, self._task.timeout_after, begun.server_ahead_s)
-        return StartedGang(args, rendered.until)
+        return StartedGang(self._with_timeout(args, rendered.task, gangs.server_ahead_s), rendered.until)
+
+    def _with_timeout(self, args: TriggerArgs, task: TaskParameters, server_ahead_s: float) -> TriggerArgs:
+        """Return the arguments with a deadline shortly before that of Airflow, so that the trigger says why."""
+        if task.execution_timeout is None or self.timeout_after is None:
+            return args
+        limit_s = task.execution_timeout.total_seconds()
+        margin_s = min(ALARM_MARGIN_S, limit_s * ALARM_MARGIN_PART)
+        at = self.timeout_after if self.timeout_after.tzinfo else self.timeout_after.replace(tzinfo=UTC)
+        return replace(args, deadline=at.timestamp() - margin_s + server_ahead_s, execution_timeout_s=limit_s)
 
     async def _end(self, service: GangService, gangs: TaskGangs, why: str) -> None:
         await end_live_gangs(
@@ -300,39 +263,63 @@ class GangStart:
             namespace=gangs.namespace or service.namespace,
             delete=True,
             reason=why,
-            on_ended=lambda ref: self._task.log.info("Gang %s is deleted: %s", ref, why),
+            on_ended=lambda ref: self.log.info("Gang %s is deleted: %s", ref, why),
         )
 
     async def _is_deferred(self) -> bool | None:
         """Return whether the task is deferred, as it is while it waits for this trigger. `None` if that is unknown."""
-        state = await read_task_state(self._task.ti, self._task.log)
+        state = await read_task_state(self.ti, self.log)
         return None if state == AbsentState.UNKNOWN else state == "deferred"
 
+    # -- rendering -------------------------------------------------------------------------------------------
 
-def reached(args: TriggerArgs) -> GangEvent:
-    """Return the event of a task that ends with the submission of its gang."""
-    return build_event(args.ref, Status.RUNNING, Phase.SUBMITTED)
+    def _render(self) -> RenderedTask:
+        """Make the operator of the task again, and render its templates. Blocks, so it runs in a thread.
+
+        Raises:
+            NeedsWorkerError: only a worker can resolve a template.
+            Exception: a template fails, or a parameter is invalid.
+        """
+        began = time.perf_counter()
+        if describes_tasks():
+            raise NeedsWorkerError(
+                "only a worker gives the ranks the ids of their task in OpenLineage or OpenTelemetry"
+            )
+        start, ti, task = self.start, self.ti, self.ti.task
+        parameters = task_parameters(start, mapped_values(task), ti.map_index)
+        common = dict(start["common"])
+        if (limit_s := common.get("execution_timeout")) is not None:
+            common["execution_timeout"] = timedelta(seconds=limit_s)
+        dag = DAG(ti.dag_id, schedule=None, render_template_as_native_obj=task.dag.render_template_as_native_obj)
+        operator = _operator_class(start["operator"]).for_trigger(
+            parameters, start.get("source"), task_id=ti.task_id, dag=dag, **common
+        )
+        operator.render_template_fields(template_context(self.context))
+        require_importable(operator.callbacks)
+        known = with_end(TaskParameters.of(operator), start.get("end"))
+        end = trigger_end(known, ti, (), self.log, is_dag_result=self._returns_dag_result)
+        rendered = RenderedTask(known, operator.gang_spec(), end, task.retries)
+        self.log.debug("The operator was made and rendered in %.1f ms", (time.perf_counter() - began) * 1000)
+        return rendered
+
+    @property
+    def _returns_dag_result(self) -> bool:
+        return bool(self.start.get("is_dag_result"))
+
+    def _forget_dag(self) -> None:
+        """Let go of the DAG. Airflow would hold it as long as the trigger runs.
+
+        Each trigger has a DAG of its own, with all values over which its tasks are mapped: for 1,000 values 0.2 MB.
+        """
+        context: Any = self.context
+        self.ti.task = None
+        context.clear()
 
 
 def _created_at(claim: str) -> datetime | None:
     """Return when Airflow created the try, as its id says. A task that was created long ago is asked about."""
     milliseconds = created_ms(claim)
     return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def with_timeout(
-    args: TriggerArgs, task: TaskParameters, timeout_after: datetime | None, server_ahead_s: float
-) -> TriggerArgs:
-    """Return the arguments with a deadline shortly before Airflow ends the deferral, so that the trigger says why."""
-    if task.execution_timeout is None or timeout_after is None:
-        return args
-    limit_s = task.execution_timeout.total_seconds()
-    margin_s = min(ALARM_MARGIN_S, limit_s * ALARM_MARGIN_PART)
-    at = timeout_after if timeout_after.tzinfo else timeout_after.replace(tzinfo=UTC)
-    return replace(args, deadline=at.timestamp() - margin_s + server_ahead_s, execution_timeout_s=limit_s)
-
-
-# -- turns ---------------------------------------------------------------------------------------------------
 
 
 class _Turns:
@@ -349,62 +336,13 @@ class _Turns:
             yield
 
 
-def _turn(conn_id: str) -> Any:
-    return loop_local(_Turns).take(conn_id)
+def with_end(task: TaskParameters, facts: Mapping[str, Any] | None) -> TaskParameters:
+    """Return the parameters with what the DAG file says about the end of the task in the triggerer.
 
-
-# -- rendering -----------------------------------------------------------------------------------------------
-
-
-def render(started: StartedTask) -> RenderedTask:
-    """Make the operator of the task again, and render its templates. Blocks, so it runs in a thread.
-
-    Raises:
-        NeedsWorkerError: only a worker can resolve a template.
-        Exception: a template fails, or a parameter is invalid.
+    :param facts: Fields of `EndFacts`; `None` if nobody wants that end.
     """
-    began = time.perf_counter()
-    if describes_tasks():
-        raise NeedsWorkerError("only a worker gives the ranks the ids of their task in OpenLineage or OpenTelemetry")
-    ti, task = started.ti, started.ti.task
-    parameters = task_parameters(started.start, mapped_values(task), ti.map_index)
-    common = dict(started.start["common"])
-    if (limit_s := common.get("execution_timeout")) is not None:
-        common["execution_timeout"] = timedelta(seconds=limit_s)
-    operator_class = _operator_class(started.start["operator"])
-    dag = DAG(ti.dag_id, schedule=None, render_template_as_native_obj=task.dag.render_template_as_native_obj)
-    operator = operator_class.for_trigger(
-        parameters,
-        started.start.get("source"),
-        task_id=ti.task_id,
-        dag=dag,
-        **common,
-    )
-    operator.render_template_fields(template_context(started.context))
-    require_importable(operator.callbacks)
-    known = with_end(TaskParameters.of(operator), started.start)
-    end = trigger_end(known, ti, (), started.log, is_dag_result=started.returns_dag_result)
-    rendered = RenderedTask(known, operator.gang_spec(), end, task.retries)
-    started.log.debug("The operator was made and rendered in %.1f ms", (time.perf_counter() - began) * 1000)
-    return rendered
-
-
-def _forget_dag(started: StartedTask) -> None:
-    """Let go of the DAG. Airflow would hold it as long as the trigger runs.
-
-    Each trigger has a DAG of its own, with all values over which its tasks are mapped: for 1,000 values 0.2 MB.
-    """
-    context: Any = started.context
-    started.ti.task = None
-    context.clear()
-
-
-def with_end(task: TaskParameters, start: Mapping[str, Any]) -> TaskParameters:
-    """Return the parameters with what the DAG file says about the end of the task in the triggerer."""
-    known = start.get("end")
-    if known is None:
-        return replace(task, wants_trigger_end=False)
-    return replace(task, wants_trigger_end=True, end_facts=structs.replace(task.end_facts, **known))
+    end_facts = structs.replace(task.end_facts, **(facts or {}))
+    return replace(task, wants_trigger_end=facts is not None, end_facts=end_facts)
 
 
 def _operator_class(path: str) -> Any:
