@@ -135,13 +135,13 @@ def extract_source(function: Callable[..., Any]) -> ExtractedSource:
     indent = INDENTED if lines[0][:1].isspace() else ""
     node = _definition(indent + "".join(lines))
     skipped = node.lineno - 1 - len(indent.splitlines())
-    problems = (*_gang_parameter_problems(node), *_free_name_problems(node, function))
-    if problems:
-        raise InvalidGangSpec(problems)
     header = HEADER + indent
+    text = header + "".join(lines[skipped:])
+    if problems := (*_gang_parameter_problems(node), *_free_name_problems(text, function)):
+        raise InvalidGangSpec(problems)
     return ExtractedSource(
         name=node.name,
-        text=header + "".join(lines[skipped:]),
+        text=text,
         file=function.__code__.co_filename,
         line=first_line + skipped - len(header.splitlines()),
         takes_gang=any(argument.arg == GANG for argument in _arguments(node)),
@@ -202,14 +202,14 @@ def _names(arguments: list[ast.arg]) -> list[str]:
     return [argument.arg for argument in arguments]
 
 
-def _free_name_problems(node: _Definition, function: FunctionType) -> Iterator[Problem]:
+def _free_name_problems(text: str, function: FunctionType) -> Iterator[Problem]:
     enclosing = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for name in sorted(_free_names(node) - _PROVIDED - {node.name}):
+    for name in sorted(_free_names(text) - _PROVIDED):
         if name in enclosing:
             value = _cell_value(enclosing[name])
-            yield _free_name_problem(node.name, name, value, "the enclosing function")
+            yield _free_name_problem(function.__name__, name, value, "the enclosing function")
         else:
-            yield _free_name_problem(node.name, name, function.__globals__.get(name), "the DAG file")
+            yield _free_name_problem(function.__name__, name, function.__globals__.get(name), "the DAG file")
 
 
 def _cell_value(cell: Any) -> Any:
@@ -229,13 +229,9 @@ def _free_name_problem(function: str, name: str, value: Any, place: str) -> Prob
     return Problem(function, f"uses {name!r} of {place}, which does not exist on the ranks", remedy)
 
 
-def _free_names(node: _Definition) -> set[str]:
-    """Return the names that the function and the defaults of its parameters look up outside of the function.
-
-    The function removes decorators and annotations from the node, because a rank does not evaluate them.
-    """
-    node.decorator_list = []
-    module = symtable.symtable(ast.unparse(_RemoveAnnotations().visit(node)), "<function>", "exec")
+def _free_names(text: str) -> set[str]:
+    """Return the names that the module of a function looks up, and does not define. `HEADER` leaves annotations out."""
+    module = symtable.symtable(text, "<function>", "exec")
     tables = list(_all_tables(module))
     own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     own |= {s.get_name() for table in tables for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
@@ -247,21 +243,3 @@ def _all_tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     yield table
     for child in table.get_children():
         yield from _all_tables(child)
-
-
-class _RemoveAnnotations(ast.NodeTransformer):
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        node.annotation = ast.Constant(value=None)
-        return self.generic_visit(node)

@@ -254,9 +254,10 @@ def test_free_names_are_the_global_names_of_the_byte_code(module: Any) -> None:
     for function in functions:
         lines, _ = inspect.getsourcelines(function)
         node = _definition((INDENTED if lines[0][:1].isspace() else "") + "".join(lines))
-        free = _free_names(node)
         node.decorator_list = []
-        loaded, stored = global_names(compile(f"{HEADER}{ast.unparse(node)}", module.__name__, "exec"))
+        text = f"{HEADER}{ast.unparse(node)}"
+        free = _free_names(text)
+        loaded, stored = global_names(compile(text, module.__name__, "exec"))
         known = {node.name, "__name__", "__class__"}
         assert free - known == loaded - stored - known, function.__qualname__
 
