@@ -53,25 +53,19 @@ async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, An
     """
     began = _monotonic()
     wait = _PreviousWait(args, log)
-    end, reason = WaitEnd.GONE, ""
     try:
-        async with asyncio.timeout(wait.remaining().seconds) as timeout:
-            wait.timeout = timeout
-            await wait.run()
-    except Exception as error:  # a secrets backend may raise anything, also a TimeoutError
-        if isinstance(error, TimeoutError) and timeout.expired():
-            end, reason = WaitEnd.TIMEOUT, wait.remaining().limited_by
-        else:
-            log_failure(log, error, f"The pods of gang {args.ref} cannot be looked for in this process")
-            end, reason = WaitEnd.ERROR, type(error).__name__
-    waited_s = round(_monotonic() - began, 1)
+        reason = await wait.run()
+        end = WaitEnd.TIMEOUT if reason else WaitEnd.GONE
+    except Exception as error:  # a secrets backend may raise anything
+        log_failure(log, error, f"The pods of gang {args.ref} cannot be looked for in this process")
+        end, reason = WaitEnd.ERROR, type(error).__name__
     return {
         "v": 1,
         "status": str(end),
         "reason": reason,
         "gang": str(args.ref),
         "pods": wait.pods,
-        "waited_s": waited_s,
+        "waited_s": round(_monotonic() - began, 1),
     }
 
 
@@ -95,11 +89,10 @@ class _PreviousWait:
         self._logged: tuple[int, float] = (0, 0.0)
         self._began = _monotonic()
         self._clock: ServerClock | None = None
-        self.timeout: asyncio.Timeout | None = None
         self.pods: int | None = None
         """How many pods of the gang had not ended when they were last counted; `None` if they were never counted."""
 
-    def remaining(self) -> _Remaining:
+    def _remaining(self) -> _Remaining:
         """Return the time limit that passes first.
 
         The deadline of the task is a time of the API server. Until that is known, the local clock counts, which may be
@@ -115,18 +108,33 @@ class _PreviousWait:
             limits.append(_Remaining(max(left_s, 0.0), "assemble_timeout"))
         return min(limits, default=_Remaining(None, ""))
 
-    async def run(self) -> None:
-        """Count the pods until none is left.
+    async def run(self) -> str:
+        """Count the pods until none is left. Return the parameter whose time limit has passed; empty if none has.
 
         Raises:
             Exception: the pods cannot be counted.
         """
         backoff = Backoff(Clock(), base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
-        while (pods := await self._count()) > 0:
+        while True:
+            left = self._remaining()
+            try:
+                async with asyncio.timeout(left.seconds) as timeout:
+                    pods = await self._count()
+            except TimeoutError:
+                if timeout.expired():
+                    return left.limited_by
+                raise  # a secrets backend has raised it
+            if not pods:
+                break
             self._report(pods)
-            await asyncio.sleep(backoff.next())
+            pause_s, left = backoff.next(), self._remaining()
+            if left.seconds is not None and left.seconds <= pause_s:
+                await asyncio.sleep(left.seconds)
+                return left.limited_by
+            await asyncio.sleep(pause_s)
         self.pods = 0
         self._log.info("The pods of gang %s, the previous attempt, have ended", self._args.ref)
+        return ""
 
     async def _count(self) -> int:
         from airflow_provider_gangjobs.ending.release import release_and_count_running
@@ -137,17 +145,8 @@ class _PreviousWait:
             pods = await retry_until_answered(
                 lambda: release_and_count_running(gangs.client, self._args.ref), clock=gangs.client.clock
             )
-            self._apply_server_clock(gangs.client.server_clock)
+            self._clock = gangs.client.server_clock if gangs.client.server_clock.is_known else None
         return pods
-
-    def _apply_server_clock(self, clock: ServerClock) -> None:
-        """Move the timeout to the deadline by the clock of the API server, when that clock becomes known."""
-        if self._clock is not None or not clock.is_known:
-            return
-        self._clock = clock
-        seconds = self.remaining().seconds
-        if seconds is not None and self.timeout is not None and not self.timeout.expired():
-            self.timeout.reschedule(_monotonic() + seconds)
 
     def _report(self, pods: int) -> None:
         now = _monotonic()
