@@ -91,14 +91,21 @@ def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: i
     :param log_tail: The last lines of the rank that failed first, if they could be read.
     :param max_disruptions: How many disruptions in a row the task allows, for the message.
     """
-    build = {
-        Status.FAILED: lambda event: _failed_error(event, log_tail, max_disruptions),
-        Status.TIMEOUT: _timeout_error,
-        Status.DELETED: _deleted_error,
-        Status.REPLACED: _replaced_error,
-        Status.ERROR: _tracking_error,
-    }[event.status]
-    error = build(event)
+    ref, phase, message = str(event.ref), event.phase, _message(event)
+    error: GangJobError
+    match event.status:
+        case Status.FAILED:
+            error = _failed_error(event, log_tail, max_disruptions)
+        case Status.TIMEOUT:
+            error = _timeout_error(event)
+        case Status.DELETED:
+            error_class = GangDeleted if event.reason == REASON_DELETED_ON_PURPOSE else JobDeleted
+            error = error_class(ref, phase, message, advice=event.remedy)
+        case Status.REPLACED:
+            error = JobReplaced(ref, phase, message, event.uid, event.other_uid, advice=event.remedy)
+        case _:
+            message = _message(event, event.remedy)
+            error = TrackingFailed(ref=ref, reason=event.reason, last_phase=phase, message=message)
     if isinstance(error, GangEndError):
         error.category = event.category
     return error
@@ -107,7 +114,7 @@ def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: i
 def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobError:
     failed = [rank for rank in event.ranks if rank.outcome is not OutcomeKind.SUCCEEDED]
     ranks = tuple(rank.rank for rank in failed if rank.rank is not None)
-    ref, reason, message = str(event.ref), event.reason, _message_with_remedy(event)
+    ref, reason, message = str(event.ref), event.reason, _message(event, event.remedy)
     # A disruption before the activeDeadlineSeconds of the Job passed did not end the Job.
     match failed[0] if failed else None:
         case RankEnd(outcome=OutcomeKind.PREEMPTED, node=node) if reason != REASON_JOB_DEADLINE:
@@ -134,18 +141,14 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
     return f"Termination message of {rank.name}:\n{rank.message.rstrip()}" if has_own else ""
 
 
-def _message_with_remedy(event: GangEvent) -> str:
-    return " ".join(map(to_sentence, filter(None, (event.message, event.remedy, *event.notes))))
-
-
-def _message_without_remedy(event: GangEvent) -> str:
-    return " ".join(map(to_sentence, filter(None, (event.message, *event.notes))))
+def _message(event: GangEvent, remedy: str = "") -> str:
+    return " ".join(map(to_sentence, filter(None, (event.message, remedy, *event.notes))))
 
 
 def _timeout_error(event: GangEvent) -> GangJobError:
     ref, reason = str(event.ref), event.reason
     if reason.endswith(IMAGE_REASON_SUFFIX):
-        return ImagePullFailed(ref=ref, reason=reason, message=_message_without_remedy(event), image=event.image)
+        return ImagePullFailed(ref=ref, reason=reason, message=_message(event), image=event.image)
     error_class = next((kind for end, kind in _TIMEOUT_ERRORS.items() if reason.endswith(end)), DeadlineExceeded)
     return error_class(
         ref=ref,
@@ -155,21 +158,6 @@ def _timeout_error(event: GangEvent) -> GangJobError:
         advice=event.remedy,
         limited_by="execution_timeout" if reason == EXECUTION_TIMEOUT else "",
     )
-
-
-def _deleted_error(event: GangEvent) -> GangJobError:
-    error_class = GangDeleted if event.reason == REASON_DELETED_ON_PURPOSE else JobDeleted
-    return error_class(str(event.ref), event.phase, _message_without_remedy(event), advice=event.remedy)
-
-
-def _replaced_error(event: GangEvent) -> GangJobError:
-    message = _message_without_remedy(event)
-    return JobReplaced(str(event.ref), event.phase, message, event.uid, event.other_uid, advice=event.remedy)
-
-
-def _tracking_error(event: GangEvent) -> GangJobError:
-    message = _message_with_remedy(event)
-    return TrackingFailed(ref=str(event.ref), reason=event.reason, last_phase=event.phase, message=message)
 
 
 LAST_LINES: Final = 10
@@ -310,19 +298,12 @@ class Completion:
             raise self.outcomes_error
         evidence = self.evidence
         assert evidence is not None, "the caller has called `read`, and the gang has succeeded"
-        if evidence.completed is None or not evidence.is_complete:
+        try:
+            return value_of(self.event, evidence, wanted, limit=limit, folders=self.result_folders)
+        except OutcomesMissing:
             if evidence.job_is_gone:
                 self._release_held_pods()  # no try finds this gang again to read the other outcomes
-            raise missing_outcomes(self.event, evidence)
-        try:
-            return task_result(
-                evidence.outcomes,
-                evidence.completed,
-                wanted,
-                self.event.ref,
-                limit=limit,
-                folders=self.result_folders,
-            )
+            raise
         except ResultTooLarge:
             self.deliver()
             raise
@@ -467,6 +448,20 @@ def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesM
     )
 
 
+def value_of(event: GangEvent, evidence: CollectedOutcomes, wanted: Results, **limits: Any) -> Any:
+    """Return the wanted results of a gang that has succeeded.
+
+    :param limits: `limit` and `folders` of `task_result`.
+
+    Raises:
+        OutcomesMissing: the outcome of a completed rank is lost.
+        ResultTooLarge, ResultsTooLarge: as `task_result` does.
+    """
+    if evidence.completed is None or not evidence.is_complete:
+        raise missing_outcomes(event, evidence)
+    return task_result(evidence.outcomes, evidence.completed, wanted, event.ref, **limits)
+
+
 def read_results(hook: GangJobHook, config: ClusterConfig, events: Sequence[GangEvent], wanted: Results) -> list[Any]:
     """Return the value of each gang: its reference and status, or the results of its ranks.
 
@@ -480,18 +475,14 @@ def read_results(hook: GangJobHook, config: ClusterConfig, events: Sequence[Gang
     if wanted is Results.NONE:
         return [{**asdict(event.ref), "status": event.status.value} for event in events]
 
-    async def read(service: GangService) -> list[Any]:
-        return [await _result(service, event, wanted) for event in events]
+    async def read(service: GangService, event: GangEvent) -> Any:
+        from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
 
-    return hook.call(read, config=config)
+        if event.status is not Status.SUCCEEDED:
+            return None
+        return value_of(event, await collect_outcomes(service.client, event), wanted)
 
+    async def read_all(service: GangService) -> list[Any]:
+        return [await read(service, event) for event in events]
 
-async def _result(service: GangService, event: GangEvent, wanted: Results) -> Any:
-    from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
-
-    if event.status is not Status.SUCCEEDED:
-        return None
-    collected = await collect_outcomes(service.client, event)
-    if collected.completed is None or not collected.is_complete:
-        raise missing_outcomes(event, collected)
-    return task_result(collected.outcomes, collected.completed, wanted, event.ref)
+    return hook.call(read_all, config=config)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, is_mappable, push_xcom
 from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_success, read_task_state
+from airflow_provider_gangjobs.attempt.completion import value_of
 from airflow_provider_gangjobs.attempt.metrics import report_use
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
@@ -34,7 +35,6 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channe
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.ending.delete_gang import deliver
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Logs, Results
 from airflow_provider_gangjobs.jobs.claim import awaits_delivery
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
@@ -198,19 +198,12 @@ class _Completion:
             _NeedsWorkerError: an outcome is missing.
         """
         evidence, end = await collect_outcomes(gangs.client, self._event), self._end
-        if evidence.completed is None or not evidence.is_complete or evidence.held:
+        if not evidence.is_complete or evidence.held:
             raise _NeedsWorkerError("not every outcome of its ranks is recorded")
         if end.results is Results.NONE:
             return evidence.outcomes, None
-        value = task_result(
-            evidence.outcomes,
-            evidence.completed,
-            end.results,
-            self._event.ref,
-            limit=end.results_limit,
-            folders=end.result_folders,
-        )
-        return evidence.outcomes, value
+        limits = {"limit": end.results_limit, "folders": end.result_folders}
+        return evidence.outcomes, value_of(self._event, evidence, end.results, **limits)
 
     async def _copy_logs(self, gangs: GangService, outcomes: Sequence[Outcome]) -> None:
         """Copy what was not streamed of the logs into the log of the task.
