@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters import python_function, python_runner
+from airflow_provider_gangjobs.parameters.checks import refuse
 from airflow_provider_gangjobs.parameters.python_function import ExtractedSource, extract_source, without_gang
 from airflow_provider_gangjobs.parameters.python_runner import Gang
 from airflow_provider_gangjobs.parameters.task_parameters import answers_to_unknown
@@ -88,8 +89,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         rank_resources: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if problems := _parameter_problems(kwargs):
-            raise InvalidGangSpec(tuple(problems))
+        refuse(_parameter_problems(kwargs))
         words = [python] if isinstance(python, str) else [*python]
         super().__init__(
             python_callable=python_callable,
@@ -240,21 +240,19 @@ def _rename_resources(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {"rank_resources" if name == "resources" else name: value for name, value in kwargs.items()}
 
 
-def _parameter_problems(kwargs: Mapping[str, Any]) -> list[Problem]:
-    remedy = "Give python= for another interpreter, or use GangJobOperator"
-    problems = [
-        Problem(name, "is set by the decorator", remedy) for name in ("command", "args") if kwargs.get(name) is not None
-    ]
+def _parameter_problems(kwargs: Mapping[str, Any]) -> Iterator[Problem]:
+    for name in ("command", "args"):
+        if kwargs.get(name) is not None:
+            remedy = "Give python= for another interpreter, or use GangJobOperator"
+            yield Problem(name, "is set by the decorator", remedy)
     if kwargs.get("roles") is not None:
-        problems.append(Problem("roles", "are given, and every rank runs the same function", "Use GangJobOperator"))
+        yield Problem("roles", "are given, and every rank runs the same function", "Use GangJobOperator")
     if kwargs.get("launch") == "mpi":
-        what = "is 'mpi', and MPI runs a command on rank 0 only"
-        problems.append(Problem("launch", what, "Use GangJobOperator"))
+        yield Problem("launch", "is 'mpi', and MPI runs a command on rank 0 only", "Use GangJobOperator")
     files = kwargs.get("files")
-    names = [name for name in RESERVED_FILES if isinstance(files, Mapping) and name in files]
-    return problems + [
-        Problem(f"files.{name}", "is a reserved file name of the decorator", "Choose another name") for name in names
-    ]
+    for name in RESERVED_FILES if isinstance(files, Mapping) else ():
+        if name in files:
+            yield Problem(f"files.{name}", "is a reserved file name of the decorator", "Choose another name")
 
 
 def _check_arguments_size(files: Mapping[str, str | bytes], function_files: Mapping[str, str]) -> None:

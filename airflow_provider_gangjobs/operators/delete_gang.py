@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -71,8 +71,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         kinds = ("gangs", "submission_ids", "external_task_id")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
         target_gangs.require_readable(self)
-        if problems := checks.duration_problems(pods_gone_within=self.pods_gone_within_s):
-            raise InvalidGangSpec(tuple(problems))
+        checks.refuse(checks.duration_problems(pods_gone_within=self.pods_gone_within_s))
 
     def execute(self, context: Context) -> list[dict[str, str]]:
         """Delete the gangs, and return their references when their pods have ended.

@@ -7,6 +7,7 @@ it then.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,16 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise the error that lists the problems, if there are any.
+
+    Raises:
+        InvalidGangSpec: there are problems.
+    """
+    if found := tuple(problems):
+        raise InvalidGangSpec(found)
 
 
 def append_item(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
@@ -113,22 +124,21 @@ def duration_problems(**durations: Any) -> list[Problem]:
     return [
         Problem(name, f"is {value!r}, not a positive duration", "Give a timedelta, seconds, or None for no limit")
         for name, value in durations.items()
-        if value is not None and not _is_positive_number(value)
+        if value is not None and not ((isinstance(value, float) and value > 0) or is_whole_number(value, 1))
     ]
 
 
-def _is_positive_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+def is_whole_number(value: Any, at_least: int, at_most: float = math.inf) -> bool:
+    """Return whether the value is a whole number in these limits."""
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most
 
 
-def disruption_problems(max_disruptions: Any) -> list[Problem]:
-    """Return a problem if the value is not a number of attempts."""
-    is_number = isinstance(max_disruptions, int) and not isinstance(max_disruptions, bool)
-    if is_number and 0 <= max_disruptions <= DISRUPTIONS_MAX:
-        return []
-    what = f"is {max_disruptions!r}, not a whole number from 0 to {DISRUPTIONS_MAX}"
-    remedy = "Give how often in a row a gang that was lost to a disruption is submitted again"
-    return [Problem("max_disruptions", what, remedy)]
+def disruption_problems(max_disruptions: Any) -> Iterator[Problem]:
+    """Yield a problem if the value is not a number of attempts."""
+    if not is_whole_number(max_disruptions, 0, DISRUPTIONS_MAX):
+        what = f"is {max_disruptions!r}, not a whole number from 0 to {DISRUPTIONS_MAX}"
+        remedy = "Give how often in a row a gang that was lost to a disruption is submitted again"
+        yield Problem("max_disruptions", what, remedy)
 
 
 def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSpec:
@@ -145,8 +155,7 @@ def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSp
         fields["roles"] = {name: _with_whole_workers(role) for name, role in fields["roles"].items()}
     if "files" in fields:
         fields["files"], problems = read_files(fields["files"], read)
-        if problems:
-            raise InvalidGangSpec(tuple(problems))
+        refuse(problems)
     return GangSpec(**fields)
 
 
@@ -266,9 +275,7 @@ def refuse_triggerer(given: Mapping[str, Any]) -> None:
     """
     what = "is a parameter of tasks that run a gang, and only a worker resolves and reads the gangs of other tasks"
     remedy = "Leave it out: the sensor waits in the triggerer, and uses a worker before and after the wait"
-    names = [name for name in ("start_from_trigger", "end_from_trigger") if name in given]
-    if names:
-        raise InvalidGangSpec(tuple(Problem(name, what, remedy) for name in names))
+    refuse(Problem(name, what, remedy) for name in ("start_from_trigger", "end_from_trigger") if name in given)
 
 
 def callback_paths(given: Any) -> tuple[Any, ...]:
@@ -308,5 +315,4 @@ def require_importable(paths: Sequence[str]) -> None:
             problems.append(
                 Problem("callbacks", f"{path} cannot be used: {type(error).__name__}: {error}", CALLBACK_REMEDY)
             )
-    if problems:
-        raise InvalidGangSpec(tuple(problems))
+    refuse(problems)

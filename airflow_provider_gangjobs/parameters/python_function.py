@@ -25,6 +25,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.parameters.checks import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,8 +52,7 @@ def to_json_values(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]
         _to_json_value(value, f"{function}: argument {position}", problems) for position, value in enumerate(args, 1)
     ]
     named = {name: _to_json_value(value, f"{function}: argument {name}", problems) for name, value in kwargs.items()}
-    if problems:
-        raise InvalidGangSpec(tuple(problems))
+    refuse(problems)
     return values, named
 
 
@@ -137,8 +137,7 @@ def extract_source(function: Callable[..., Any]) -> ExtractedSource:
     skipped = node.lineno - 1 - len(indent.splitlines())
     header = HEADER + indent
     text = header + "".join(lines[skipped:])
-    if problems := (*_gang_parameter_problems(node), *_free_name_problems(text, function)):
-        raise InvalidGangSpec(problems)
+    refuse((*_gang_parameter_problems(node), *_free_name_problems(text, function)))
     return ExtractedSource(
         name=node.name,
         text=text,

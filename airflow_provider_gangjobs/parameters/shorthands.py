@@ -17,21 +17,26 @@ from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil, find_supervised
 from airflow_provider_gangjobs.kube.names import problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
-from airflow_provider_gangjobs.parameters.checks import add_env, append_item, is_templated, parse_whole_number
+from airflow_provider_gangjobs.parameters.checks import (
+    add_env,
+    append_item,
+    is_templated,
+    is_whole_number,
+    parse_whole_number,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def role_problems(roles: Any, wait_until: WaitUntil | str, launch: str) -> tuple[Problem, ...]:
-    """Return the problems of the parameters of a task whose gang has roles; empty without roles.
+def role_problems(roles: Any, wait_until: WaitUntil | str, launch: str) -> Iterator[Problem]:
+    """Yield the problems of the parameters of a task whose gang has roles; none without roles.
 
     :param roles: The parameter of the same name.
     """
-    return () if roles is None else tuple(_problems(wait_until, launch))
-
-
-def _problems(wait_until: WaitUntil | str, launch: str) -> Iterator[Problem]:
+    if roles is None:
+        return
     if wait_until in (WaitUntil.SUBMITTED, WaitUntil.RUNNING):
         # The API server fails one Job only, and somebody who follows the gang ends the others.
         what = f'is "{WaitUntil(wait_until)}" and roles are given: nobody would end the gang when one role fails'
@@ -48,46 +53,39 @@ ENV_PROCESSES: Final = "PET_NPROC_PER_NODE"
 """The variable by which torchrun reads its option `--nproc-per-node`."""
 
 
-def result_problems(results_limit: Any) -> tuple[Problem, ...]:
-    """Return the problems of `results_limit`."""
-    if isinstance(results_limit, bool) or not isinstance(results_limit, int) or results_limit < 1:
+def result_problems(results_limit: Any) -> Iterator[Problem]:
+    """Yield the problem of `results_limit`."""
+    if not is_whole_number(results_limit, 1):
         what = f"is {results_limit!r}, not a number of bytes"
-        return (Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}"),)
-    return ()
+        yield Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}")
 
 
-def template_problems(pod_template_file: Any, manifest: Any) -> tuple[Problem, ...]:
-    """Return the problems of `pod_template_file` that reading the file cannot resolve."""
-    if pod_template_file is None:
-        return ()
-    if not isinstance(pod_template_file, str) and not is_templated(pod_template_file):
+def template_problems(pod_template_file: Any, manifest: Any) -> Iterator[Problem]:
+    """Yield the problem of `pod_template_file` that reading the file cannot resolve."""
+    if not isinstance(pod_template_file, str | None) and not is_templated(pod_template_file):
         what = f"is {describe_value(pod_template_file)}, not the path of a file"
-        return (Problem("pod_template_file", what, "Give a path, or the text of the file"),)
-    if manifest is not None:
-        return (Problem("pod_template_file", "is given with manifest", "Give one of them"),)
-    return ()
+        yield Problem("pod_template_file", what, "Give a path, or the text of the file")
+    elif pod_template_file is not None and manifest is not None:
+        yield Problem("pod_template_file", "is given with manifest", "Give one of them")
 
 
-def choice_problems(launch: Any, skip_on_exit_code: Any) -> tuple[Problem, ...]:
-    """Return the problems of `launch` and `skip_on_exit_code`."""
-    problems = []
+def choice_problems(launch: Any, skip_on_exit_code: Any) -> Iterator[Problem]:
+    """Yield the problems of `launch` and `skip_on_exit_code`."""
     if launch not in LAUNCHES:
-        problems.append(Problem("launch", f"is {launch!r}", f"Choose one of {', '.join(LAUNCHES)}"))
-    if any(isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255 for code in skip_on_exit_code):
+        yield Problem("launch", f"is {launch!r}", f"Choose one of {', '.join(LAUNCHES)}")
+    if not all(is_whole_number(code, 1, 255) for code in skip_on_exit_code):
         what = f"is {list(skip_on_exit_code)!r}, which are not all numbers from 1 to 255"
-        problems.append(Problem("skip_on_exit_code", what, "Give exit codes of a program that fails"))
-    return tuple(problems)
+        yield Problem("skip_on_exit_code", what, "Give exit codes of a program that fails")
 
 
-def restart_problems(spec: Mapping[str, Any], launch: Any) -> tuple[Problem, ...]:
-    """Return the problem of ranks that would restart alone although nobody has said that they are independent.
+def restart_problems(spec: Mapping[str, Any], launch: Any) -> Iterator[Problem]:
+    """Yield the problem of ranks that would restart alone although nobody has said that they are independent.
 
     :param spec: The parameters of the `GangSpec`.
     """
-    if find_supervised(spec.get) is None or spec.get("rendezvous") is not False or launch == "shards":
-        return ()
-    remedy = 'Leave it out, or give launch="shards" if the ranks are independent, so that each restarts alone'
-    return (Problem("rendezvous", "is False, and ranks restart together", remedy),)
+    if find_supervised(spec.get) is not None and spec.get("rendezvous") is False and launch != "shards":
+        remedy = 'Leave it out, or give launch="shards" if the ranks are independent, so that each restarts alone'
+        yield Problem("rendezvous", "is False, and ranks restart together", remedy)
 
 
 def to_exit_codes(given: Any) -> tuple[Any, ...]:
@@ -287,34 +285,25 @@ LAUNCHER_ENV: Final = {
 """Variables by which the launchers find the host file and the configuration of ssh."""
 
 
-def mpi_problems(launch: Any, ssh_secret: Any, slots_per_worker: Any) -> tuple[Problem, ...]:
-    """Return the problems of `ssh_secret` and `slots_per_worker` that rendering their templates cannot resolve."""
-    given = {"ssh_secret": ssh_secret, "slots_per_worker": slots_per_worker}
+def mpi_problems(launch: Any, ssh_secret: Any, slots_per_worker: Any) -> Iterator[Problem]:
+    """Yield the problems of `ssh_secret` and `slots_per_worker` that rendering their templates cannot resolve."""
     if launch != "mpi":
-        what = f"is given with launch={launch!r}"
-        remedy = 'Give it with launch="mpi"'
-        return tuple(Problem(name, what, remedy) for name, value in given.items() if value is not None)
-    return (*_secret_problems(ssh_secret), *_slots_problems(slots_per_worker))
-
-
-def _secret_problems(name: Any) -> tuple[Problem, ...]:
-    if name is None:
+        for name, value in (("ssh_secret", ssh_secret), ("slots_per_worker", slots_per_worker)):
+            if value is not None:
+                yield Problem(name, f"is given with launch={launch!r}", 'Give it with launch="mpi"')
+        return
+    if ssh_secret is None:
         remedy = f'Name a Secret of the namespace with a private SSH key as the item "{KEY}"'
-        return (Problem("ssh_secret", 'is missing with launch="mpi"', remedy),)
-    wrong = None if is_templated(name) else problem_with_dns_subdomain(name)
-    return (Problem("ssh_secret", wrong, "Give the name of a Secret"),) if wrong else ()
-
-
-def _slots_problems(given: Any) -> tuple[Problem, ...]:
-    if given is None or _is_positive(given) or is_templated(given):
-        return ()
-    what = f"is {given!r}, not a positive whole number"
-    return (Problem("slots_per_worker", what, "Give the number of MPI processes of a rank"),)
+        yield Problem("ssh_secret", 'is missing with launch="mpi"', remedy)
+    elif not is_templated(ssh_secret) and (wrong := problem_with_dns_subdomain(ssh_secret)):
+        yield Problem("ssh_secret", wrong, "Give the name of a Secret")
+    if slots_per_worker is not None and not _is_positive(slots_per_worker) and not is_templated(slots_per_worker):
+        what = f"is {slots_per_worker!r}, not a positive whole number"
+        yield Problem("slots_per_worker", what, "Give the number of MPI processes of a rank")
 
 
 def _launch_mpi(spec: dict[str, Any], *, ssh_secret: Any, slots_per_worker: Any) -> None:
-    if problems := (*mpi_problems("mpi", ssh_secret, slots_per_worker), *_mpi_spec_problems(spec)):
-        raise InvalidGangSpec(problems)
+    refuse((*mpi_problems("mpi", ssh_secret, slots_per_worker), *_mpi_spec_problems(spec)))
     given = [spec.get("command") or (), spec.get("args") or ()]
     if all(isinstance(words, (list, tuple)) for words in given):  # otherwise known only when the task runs, or refused
         spec["command"] = ["/bin/sh", f"{FILES_PATH}/{SCRIPT_FILE}", "run", *given[0], *given[1]]
@@ -355,8 +344,7 @@ def _literal_env(env: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_positive(value: Any) -> bool:
-    number = parse_whole_number(value)
-    return isinstance(number, int) and not isinstance(number, bool) and number > 0
+    return is_whole_number(parse_whole_number(value), 1)
 
 
 def _mpi_environment(slots: Any) -> dict[str, Any]:

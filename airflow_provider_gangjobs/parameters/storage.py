@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
 from airflow_provider_gangjobs.parameters import gangjobs_result
-from airflow_provider_gangjobs.parameters.checks import add_env, is_templated
+from airflow_provider_gangjobs.parameters.checks import add_env, is_templated, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,8 +168,7 @@ class TaskStorages:
             InvalidGangSpec: a storage cannot be written.
         """
         given = {"log_storage": self.log_url, "result_storage": self.result_url}
-        if problems := tuple(problem for name, url in given.items() for problem in storage_problems(name, url)):
-            raise InvalidGangSpec(problems)
+        refuse(problem for name, url in given.items() for problem in storage_problems(name, url))
         given["checkpoints"] = self.checkpoints
         if (names := [name for name, url in given.items() if url is not None]) and not self.key.installation:
             self.log.warning(

@@ -15,7 +15,6 @@ from airflow.sdk import get_parsing_context
 
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, end_problems
 from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
     GangSpec,
@@ -202,7 +201,7 @@ class GangParameters(ShortErrors):
         return spec if result_folder is None else with_result_storage(spec, result_folder)
 
     def _spec_parameters(self) -> dict[str, Any]:
-        _require(shorthands.template_problems(self.pod_template_file, self.manifest))
+        checks.refuse(shorthands.template_problems(self.pod_template_file, self.manifest))
         given = {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
         if checks.is_manifest_file(self.pod_template_file):  # the file is read when the task runs
             return given | {"manifest": self.pod_template_file}
@@ -238,10 +237,10 @@ class GangParameters(ShortErrors):
         task: Any = self
         in_task = self.is_in_task_process()
         spec = None if in_task else self._spec_parameters()
-        _require(tuple(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS})))
+        checks.refuse(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS}))
         durations = checks.duration_problems(**{name: getattr(self, f"{name}_s") for name in _DURATIONS})
         reported = {f"{problem.path}_s" for problem in durations}
-        _require(
+        checks.refuse(
             (
                 *validate_choices(**{name: getattr(self, attribute) for name, (attribute, _) in _CHOICES.items()}),
                 *durations,
@@ -361,8 +360,3 @@ def answers_to_unknown(operator: type, given: Iterable[str]) -> Iterator[None]:
 
         refuse_unknown(operator, given)
         raise
-
-
-def _require(problems: tuple[Problem, ...]) -> None:
-    if problems:
-        raise InvalidGangSpec(problems)

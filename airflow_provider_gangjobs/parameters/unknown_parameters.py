@@ -11,7 +11,8 @@ import difflib
 import inspect
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.parameters.checks import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,5 +135,4 @@ def refuse_unknown(operator: type, given: Iterable[str]) -> None:
         InvalidGangSpec: the operator does not have a parameter.
     """
     known = parameters_of(operator)
-    if unknown := [name for name in given if name not in known]:
-        raise InvalidGangSpec(tuple(answer(name, known, operator.__name__) for name in unknown))
+    refuse(answer(name, known, operator.__name__) for name in given if name not in known)

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, 
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
-from airflow_provider_gangjobs.parameters.checks import is_templated, refuse_triggerer
+from airflow_provider_gangjobs.parameters.checks import is_templated, refuse, refuse_triggerer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -307,8 +307,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     def _args(self, context: Context, hook: GangJobHook, config: ClusterConfig) -> SelectionArgs:
         from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
 
-        if problems := self._selector_problems():
-            raise InvalidGangSpec(tuple(problems))
+        refuse(self._selector_problems())
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
         selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
         return SelectionArgs(
@@ -353,9 +352,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             what = f"is {self.at_least!r} without selector, and the other parameters say how many gangs there are"
             problems.append(Problem("at_least", what, "Leave it out"))
         problems += self._selector_problems()
-        problems += validate_choices(results=results)
-        if problems:
-            raise InvalidGangSpec(tuple(problems))
+        refuse((*problems, *validate_choices(results=results)))
 
     def _selector_problems(self) -> list[Problem]:
         if self.selector is None or is_templated(self.selector):
