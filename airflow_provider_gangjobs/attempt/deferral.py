@@ -40,9 +40,31 @@ EXECUTION_TIMEOUT: Final = "Deadline.execution"
 """Reason of the event after the `execution_timeout` of the task has passed."""
 
 
+class StoredArgs:
+    """What the arguments of all triggers have in common. Airflow stores them, so no secret may be among them."""
+
+    kubernetes_conn_id: str
+    must_exist: bool
+
+    @property
+    def hook(self) -> GangJobHook:
+        """A new hook for the connection."""
+        from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+
+        return GangJobHook(self.kubernetes_conn_id, must_exist=self.must_exist)
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """Return the arguments as JSON values, without the ones that equal their default."""
+        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # each subclass is a dataclass
+        return {name: value for name, value in fields.items() if value != getattr(type(self), name, _NO_DEFAULT)}
+
+
+_NO_DEFAULT = object()
+
+
 @dataclass(frozen=True, kw_only=True)
-class TriggerArgs:
-    """Arguments of the triggers of this provider.
+class TriggerArgs(StoredArgs):
+    """Arguments of the triggers of this provider that wait for one gang, or for one JobSet.
 
     The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
     already deferred with the arguments that an earlier version stored. A new field needs a default.
@@ -120,20 +142,6 @@ class TriggerArgs:
     def deadlines(self) -> Deadlines:
         """The limits of the gang's phases."""
         return Deadlines(self.queue_timeout_s, self.assemble_timeout_s, self.run_timeout_s)
-
-    @property
-    def hook(self) -> GangJobHook:
-        """A new hook for the connection."""
-        from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-
-        return GangJobHook(self.kubernetes_conn_id, must_exist=self.must_exist)
-
-    def to_kwargs(self) -> dict[str, Any]:
-        """Return the arguments as JSON values, without the ones that equal their default."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(type(self), name, _NO_DEFAULT)}
-
-
-_NO_DEFAULT = object()
 
 
 def trigger_args(

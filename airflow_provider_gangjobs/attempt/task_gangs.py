@@ -227,17 +227,10 @@ class TaskGangs:
 
     def is_live(self, ref: GangRef) -> bool | None:
         """Return whether this worker finds that the gang still runs. `None` if the cluster could not be read."""
-        from airflow_provider_gangjobs.cluster.errors import ClusterError
-
-        try:
-            return self.call(lambda service: service.is_live(ref))
-        except ClusterError as error:
-            self.log.warning("This worker cannot find out whether gang %s runs: %s", ref, error)
-            return None
+        return self._read(lambda service: service.is_live(ref), f"whether gang {ref} runs")
 
     def live(self) -> list[StoredGang] | None:
         """Return the gangs of this try that still run. `None` if the cluster could not be read."""
-        from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         async def find(service: GangService) -> list[StoredGang]:
             from airflow_provider_gangjobs.ending.kill import live_attempts
@@ -245,10 +238,15 @@ class TaskGangs:
             namespace = self.namespace or service.namespace
             return await live_attempts(service.client, self.key, self.claim, namespace=namespace)
 
+        return self._read(find, "which gangs of the task run")
+
+    def _read(self, action: Callable[[GangService], Awaitable[T]], what: str) -> T | None:
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
         try:
-            return self.call(find)
+            return self.call(action)
         except ClusterError as error:
-            self.log.warning("This worker cannot find out which gangs of the task run: %s", error)
+            self.log.warning("This worker cannot find out %s: %s", what, error)
             return None
 
     def end(self, on_finish: OnFinish, *, why: str, timeout_s: float | None = None) -> None:

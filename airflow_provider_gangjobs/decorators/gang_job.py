@@ -250,8 +250,8 @@ def _parameter_problems(kwargs: Mapping[str, Any]) -> Iterator[Problem]:
     if kwargs.get("launch") == "mpi":
         yield Problem("launch", "is 'mpi', and MPI runs a command on rank 0 only", "Use GangJobOperator")
     files = kwargs.get("files")
-    for name in RESERVED_FILES if isinstance(files, Mapping) else ():
-        if name in files:
+    for name in RESERVED_FILES:
+        if isinstance(files, Mapping) and name in files:
             yield Problem(f"files.{name}", "is a reserved file name of the decorator", "Choose another name")
 
 

@@ -177,12 +177,13 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     :param source: The function of a decorated task.
     :param more: Parameters that are no attributes of the operator.
     """
-    given, defaults = vars(operator), defaults_of(type(operator))
+    kind: Any = type(operator)
+    given, defaults = vars(operator), defaults_of(kind)
     values = {name: given.get(_attribute(name, given)) for name in defaults} | more
     parameters = {name: value for name, value in values.items() if value not in (None, (), defaults.get(name))}
     pre_execute = operator._pre_execute_hook  # noqa: SLF001 - Airflow has no public name
     dag = operator.dag if operator.has_dag() else None
-    place = _place(type(operator), {**given, "pre_execute": pre_execute}, dag, source)
+    place = _place(kind, {**given, "pre_execute": pre_execute}, dag, source)
     common = {name: getattr(operator, name, None) for name in _COMMON}  # Airflow 3.1 lacks one of them
     end = operator.end_facts if operator.wants_trigger_end else None
     is_dag_result = getattr(operator, "returns_dag_result", False)  # Airflow before 3.3 has no such attribute

@@ -162,7 +162,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         hook, config = self._connect()
         args = self._args(context, hook, config)
         limit = sensor_timeout(self.timeout, self.execution_timeout)
-        self.defer(trigger=GangSelectionTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
+        self.defer(trigger=GangSelectionTrigger(**args.to_kwargs()), method_name="execute_complete", timeout=limit)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Return the value of the sensor, or raise the error of the gang that failed.
@@ -311,12 +311,8 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
         selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
         return SelectionArgs(
+            **{**asdict(selection), "digests": [list(digests) for digests in selection.digests] or None},
             kubernetes_conn_id=self.kubernetes_conn_id,
-            namespace=selection.namespace,
-            names=None if selection.names is None else dict(selection.names),
-            digests=[list(digests) for digests in selection.digests] or None,
-            selector=selection.selector,
-            at_least=selection.at_least,
             until=self.until,
             wait_for=self.wait_for,
             must_exist=bool(hook.exists),

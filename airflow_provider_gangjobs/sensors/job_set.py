@@ -6,7 +6,6 @@ Importing this module imports no client library.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -103,15 +102,14 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
         return super().execute(context)
 
     def _defer(self) -> None:
-        from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs
         from airflow_provider_gangjobs.triggers.job_set import JobSetTrigger
 
         limit = sensor_timeout(self.timeout, self.execution_timeout)
         hook, _, ref = self._target()
-        args = JobSetArgs(
+        trigger = JobSetTrigger(
             kubernetes_conn_id=self.kubernetes_conn_id, must_exist=bool(hook.exists), **struct_to_dict(ref)
         )
-        self.defer(trigger=JobSetTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=limit)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Return the value of the sensor, or raise the error of the JobSet.

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_gangjobs.airflow_api.task_log import mask_event
-from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs, wait_for_job_set
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import wait_for_job_set
 from airflow_provider_gangjobs.triggers.sensor import SensorTrigger
 
 
 class JobSetTrigger(SensorTrigger):
     """Wait for the end of a JobSet and yield one event.
 
-    :param args: The fields of `JobSetArgs`, as keyword arguments.
+    :param args: Fields of `TriggerArgs`, as keyword arguments. The uid is empty if there was no JobSet yet.
     """
 
-    args_class = JobSetArgs
+    args_class = TriggerArgs
 
     async def wait(self) -> dict[str, Any]:
         """Wait for the JobSet, and return the payload of the event."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -11,11 +10,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
 from airflow_provider_gangjobs.attempt.metrics import report_metrics
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
-from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs, SelectionArgs, wait_for_selected
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 
 
 class SensorTrigger(BaseTrigger):
@@ -25,7 +26,7 @@ class SensorTrigger(BaseTrigger):
     the triggerer, the trigger reads the cluster again.
     """
 
-    args_class: ClassVar[type[JobSetArgs | SelectionArgs]]
+    args_class: ClassVar[type[TriggerArgs | SelectionArgs]]
 
     def __init__(self, **args: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -33,7 +34,7 @@ class SensorTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments with which Airflow creates this trigger again."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", asdict(self.args)
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.args.to_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield one event."""

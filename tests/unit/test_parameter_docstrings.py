@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
-from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import JobSetArgs
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
 from airflow_provider_gangjobs.decorators.gang_job import GangJobDecoratedOperator, gang_job_task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
@@ -32,7 +32,7 @@ def parameters_of(function: Any) -> list[str]:
         (gang_job_task, parameters_of(gang_job_task)),
         (JobSetSensor, parameters_of(JobSetSensor.__init__)),
         (TriggerArgs, [field.name for field in fields(TriggerArgs)]),
-        (JobSetArgs, [field.name for field in fields(JobSetArgs)]),
+        (SelectionArgs, [field.name for field in fields(SelectionArgs)]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.airflow_api.task_state import (
     read_task_state,
     task_name,
 )
-from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+from airflow_provider_gangjobs.attempt.deferral import StoredArgs, TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CONNECTION_MAX_AGE_S,
     CONNECTION_READ_FOR_S,
@@ -44,7 +44,6 @@ from airflow_provider_gangjobs.gang.awaited import (
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -68,7 +67,7 @@ ERRORS_MAX: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionArgs:
+class SelectionArgs(StoredArgs):
     """Arguments of a wait for selected gangs, as JSON values. No secret may be among them.
 
     The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
@@ -108,13 +107,8 @@ class SelectionArgs:
     @property
     def selection(self) -> GangSelection:
         """The gangs to wait for."""
-        return GangSelection(
-            namespace=self.namespace,
-            names=self.names,
-            digests=tuple(map(tuple, self.digests or ())),
-            selector=self.selector,
-            at_least=self.at_least,
-        )
+        digests = tuple(map(tuple, self.digests or ()))
+        return GangSelection(self.namespace, self.names, digests, self.selector, self.at_least)
 
     def of_gang(self, ref: GangRef, *, errors: int = 0) -> TriggerArgs:
         """Return the arguments with which one of the gangs is followed: without a claim, and without limits."""
@@ -199,8 +193,7 @@ class _SelectionWait:
         Raises:
             Exception: the connection cannot be read, or the API server refuses to list Jobs.
         """
-        hook = GangJobHook(self._args.kubernetes_conn_id, must_exist=self._args.must_exist)
-        self._config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
+        self._config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         try:
             async with shared_service(self._config) as service:
                 return await self._watch(service.client)
@@ -318,33 +311,7 @@ class _SelectionWait:
             self.events[key] = event
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobSetArgs:
-    """Arguments of a wait for a JobSet, as JSON values. No secret may be among them.
-
-    The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
-    already deferred with the arguments that an earlier release stored. A new field needs a default.
-
-    :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`.
-    :param namespace: Namespace of the JobSet.
-    :param name: Name of the JobSet.
-    :param uid: UID of the JobSet; empty if it did not exist when the wait began.
-    :param must_exist: Whether the connection must exist in Airflow.
-    """
-
-    kubernetes_conn_id: str
-    namespace: str
-    name: str
-    uid: str = ""
-    must_exist: bool = False
-
-    @property
-    def ref(self) -> GangRef:
-        """The JobSet to wait for."""
-        return GangRef(self.namespace, self.name, self.uid)
-
-
-async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
+async def wait_for_job_set(args: TriggerArgs, log: Logger) -> GangEvent:
     """Wait until the JobSet has ended, and return the event. The function raises only when it is cancelled.
 
     The status of the event is `error` if the JobSet cannot be read, which says nothing about the JobSet.
@@ -352,8 +319,7 @@ async def wait_for_job_set(args: JobSetArgs, log: Logger) -> GangEvent:
     from airflow_provider_gangjobs.tracking.awaited import follow_job_set
 
     try:
-        hook = GangJobHook(args.kubernetes_conn_id, must_exist=args.must_exist)
-        config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
+        config = await args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as service:
             return await follow_job_set(service.client, args.ref, lambda line: log.info("%s", line))
     except JobSetUnavailable as error:
