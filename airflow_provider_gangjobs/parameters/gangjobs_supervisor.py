@@ -46,8 +46,11 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 RUNNING = "running"
 STOPPED = "stopped"
 EXITED = "exited"
+STATES = (RUNNING, STOPPED, EXITED)
+
 RUN = "run"
 END = "end"
+WANTS = (RUN, STOPPED, END)
 
 EXIT = "exit"
 SIGNAL = "signal"
@@ -246,33 +249,21 @@ def to_message(value: Union[Report, Wanted]) -> Dict[str, Any]:
     return {key: item for key, item in asdict(value).items() if item or item == 0}
 
 
-def report_of(message: Mapping[str, Any]) -> Report:
-    """Return the report of a message.
+Value = TypeVar("Value", Report, Wanted)
+
+
+def from_message(kind: Callable[..., Value], message: Mapping[str, Any]) -> Value:
+    """Return the report, or what is wanted, of a message.
 
     Raises:
         ProtocolError: no supervisor sends this message.
     """
-    return _value_of(Report, message, lambda report: report.state in (RUNNING, STOPPED, EXITED))
-
-
-def wanted_of(message: Mapping[str, Any]) -> Wanted:
-    """Return what a message wants.
-
-    Raises:
-        ProtocolError: no coordinator sends this message.
-    """
-    return _value_of(Wanted, message, lambda wanted: wanted.want in (RUN, STOPPED, END))
-
-
-Value = TypeVar("Value", Report, Wanted)
-
-
-def _value_of(kind: Callable[..., Value], message: Mapping[str, Any], is_known: Callable[[Value], bool]) -> Value:
     try:
         value = kind(**message)
     except TypeError as error:
         raise ProtocolError(str(error)) from None
-    if not is_known(value) or type(value.restart) is not int:
+    state, states = (value.state, STATES) if isinstance(value, Report) else (value.want, WANTS)
+    if state not in states or type(value.restart) is not int:
         raise ProtocolError(f"This is no state of a rank or of a gang: {message!r:.200}")
     return value
 
@@ -316,9 +307,8 @@ def next_wanted(
         return wanted
     is_terminating = any(report.terminating or report.ending for report in reports.values())
     if wanted.want == STOPPED:
-        missing = tuple(
-            rank for rank in settings.ranks if not _has_confirmed(reports.get(rank), restart=wanted.restart)
-        )
+        confirmed = {rank for rank, one in reports.items() if one.state == STOPPED and one.restart == wanted.restart}
+        missing = tuple(rank for rank in settings.ranks if rank not in confirmed)
         if not missing and not is_terminating:
             return Wanted(wanted.restart, RUN)
         if is_terminating:
@@ -341,10 +331,6 @@ def next_wanted(
     if lost.issuperset(missing):
         return Wanted(wanted.restart, END, reason="lost_contact" if missing else "", missing=missing)
     return wanted
-
-
-def _has_confirmed(report: Optional[Report], *, restart: int) -> bool:
-    return report is not None and report.state == STOPPED and report.restart == restart
 
 
 def _reason_against_restart(report: Report, restart: int, settings: Settings) -> str:
@@ -708,7 +694,7 @@ class RankSupervisor:
         self._command = command
         self._lines = lines
         self._environ = read_environ()
-        self._program = Program(libc, self._handle_end)
+        self.program = Program(libc, self._handle_end)
         self._progress = ProgressFile(settings.progress_path)
         self._wanted = Wanted()
         self._is_stopping = False
@@ -731,7 +717,7 @@ class RankSupervisor:
                 os.truncate(settings.result_path, 0)
         self._is_stopping = False
         try:
-            self._program.start(self._command, {**self._environ, b"GANG_RESTART": str(restart).encode()})
+            self.program.start(self._command, {**self._environ, b"GANG_RESTART": str(restart).encode()})
             self._change(Report(restart, RUNNING))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             reason = f'exec: "{self._command[0]}": {getattr(error, "strerror", None) or error}'
@@ -774,7 +760,7 @@ class RankSupervisor:
         if is_hung and timeout_s and (self._progress.silent_s or 0.0) >= timeout_s / 2:
             await self._dump_stacks()
         if self.report.restart == restart:  # the program may have ended meanwhile
-            self._program.stop(self._settings.grace_s)
+            self.program.stop(self._settings.grace_s)
 
     async def _dump_stacks(self) -> None:
         """Let a program in Python write the stacks of its threads, and copy them to the log of this rank."""
@@ -829,7 +815,7 @@ class RankSupervisor:
     def handle_signal(self, number: int) -> None:
         """Forward a signal to the program. A stop by the kubelet also rules out that the program starts again."""
         if number not in STOP_SIGNALS:
-            self._program.send_signal(number)
+            self.program.send_signal(number)
             return
         self.hurry.set()
         if self.finished.done():
@@ -838,12 +824,8 @@ class RankSupervisor:
             self._finish(self.report.code)
             return
         if not self._is_stopping:
-            self._program.send_signal(number)
+            self.program.send_signal(number)
         self._change(replace(self.report, terminating=True))
-
-    def handle_children(self) -> None:
-        """Reap the children that have ended."""
-        self._program.reap()
 
     def tick(self, elapsed_s: float) -> None:
         """Look at what changes with time. A supervisor that was stopped for long counts only a little time."""
@@ -1222,7 +1204,7 @@ class Server:
             self._writers[rank] = writer
             _send(writer, to_message(self.wanted()))
             while True:
-                report = report_of(await _receive(reader))
+                report = from_message(Report, await _receive(reader))
                 if self._writers.get(rank) is not writer:
                     return
                 self.receive(rank, report)
@@ -1258,23 +1240,14 @@ class Server:
 
 
 def _listening_socket(settings: Settings) -> socket.socket:
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 - the pod's addresses
-        address = settings.listen or address
-        if settings.listen:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if address == "::":
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind((address, settings.port))
-            listener.listen(1024)
-            return listener
-        except OSError:
-            listener.close()
-            if settings.listen or family == socket.AF_INET:
-                raise
-    raise OSError("no address")
+    port = settings.port
+    if settings.listen:
+        family = socket.AF_INET6 if ":" in settings.listen else socket.AF_INET
+        return socket.create_server((settings.listen, port), family=family, backlog=1024)
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+    except (OSError, ValueError):  # the pod has no IPv6
+        return socket.create_server(("", port), backlog=1024)
 
 
 class Client:
@@ -1324,7 +1297,8 @@ class Client:
             self._writer = writer
             self.send(supervisor.report)
             while True:
-                supervisor.receive(wanted_of(await asyncio.wait_for(_receive(reader), silence_s)))
+                message = await asyncio.wait_for(_receive(reader), silence_s)
+                supervisor.receive(from_message(Wanted, message))
         finally:
             if not supervisor.finished.done():  # else `close` sends the last report
                 self._writer = None
@@ -1449,7 +1423,7 @@ async def _say_goodbye(
 def handle_signals(supervisor: RankSupervisor) -> None:
     """Forward every signal that can be forwarded. A signal that is ignored stays ignored here and in the program."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGCHLD, supervisor.handle_children)
+    loop.add_signal_handler(signal.SIGCHLD, supervisor.program.reap)
     for number in signal.valid_signals() - NOT_FORWARDED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             with contextlib.suppress(ValueError, RuntimeError, OSError):

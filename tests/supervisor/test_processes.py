@@ -394,8 +394,8 @@ def test_large_output_is_passed_byte_for_byte(tmp_path: Path) -> None:
 
 BROKEN = {
     "a rank confirms before its program is gone": (
-        "self._program.stop(self._settings.grace_s)\n",
-        "self._change(self._stopped('', 0)), self._program.stop(self._settings.grace_s)\n",
+        "self.program.stop(self._settings.grace_s)\n",
+        "self._change(self._stopped('', 0)), self.program.stop(self._settings.grace_s)\n",
         "30",
     ),
     "a rank confirms before the descendants of its program are gone": ("while not self.reap():", "if False:", "0.2"),

@@ -221,8 +221,8 @@ def test_supervisor_needs_python_3_8_and_its_standard_library() -> None:
 
 def test_messages_are_understood() -> None:
     for report in (RUNS, FAILED, HUNG, Report(2, STOPPED, metrics={"a": 1.0}, silent_s=0.0)):
-        assert supervisor.report_of(json.loads(json.dumps(supervisor.to_message(report)))) == report
-    assert supervisor.wanted_of(supervisor.to_message(Wanted())).want == RUN
+        assert supervisor.from_message(Report, json.loads(json.dumps(supervisor.to_message(report)))) == report
+    assert supervisor.from_message(Wanted, supervisor.to_message(Wanted())).want == RUN
     for message in ({"state": "x"}, {"restart": "1"}, {"other": 1}):
         with pytest.raises(supervisor.ProtocolError):
-            supervisor.report_of(message)
+            supervisor.from_message(Report, message)

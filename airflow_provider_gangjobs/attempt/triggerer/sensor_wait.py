@@ -107,8 +107,13 @@ class SelectionArgs(StoredArgs):
     @property
     def selection(self) -> GangSelection:
         """The gangs to wait for."""
-        digests = tuple(map(tuple, self.digests or ()))
-        return GangSelection(self.namespace, self.names, digests, self.selector, self.at_least)
+        return GangSelection(
+            namespace=self.namespace,
+            names=self.names,
+            digests=tuple(map(tuple, self.digests or ())),
+            selector=self.selector,
+            at_least=self.at_least,
+        )
 
     def of_gang(self, ref: GangRef, *, errors: int = 0) -> TriggerArgs:
         """Return the arguments with which one of the gangs is followed: without a claim, and without limits."""
