@@ -23,6 +23,7 @@ import time
 import traceback
 import types
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -145,12 +146,10 @@ def json_problems(value: Any, path: str) -> Iterator[Tuple[str, str]]:
         for key, item in value.items():
             if not isinstance(key, (str, int, float, bool, type(None))):
                 yield path, f"has the key {key!r:.80}"
-            for problem in json_problems(item, f"{path}[{key!r}]"):
-                yield problem
+            yield from json_problems(item, f"{path}[{key!r}]")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            for problem in json_problems(item, f"{path}[{index}]"):
-                yield problem
+            yield from json_problems(item, f"{path}[{index}]")
     elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         yield path, f"is {value}"
     elif not isinstance(value, (str, int, float, bool, type(None))):
@@ -378,12 +377,8 @@ def reset_sigterm_in_children() -> None:
     SIGTERM is blocked during the fork, because Python discards signals that a child receives before the child's
     interpreter is ready.
     """
-
-    def block_sigterm() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-
-    def unblock_sigterm() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    block_sigterm = partial(signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGTERM])
+    unblock_sigterm = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, [signal.SIGTERM])
 
     def restore_default() -> None:
         if signal.getsignal(signal.SIGTERM) is handle_sigterm:

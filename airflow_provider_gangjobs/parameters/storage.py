@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 
 PARAMETER: Final = "result_storage"
 VOLUME_REMEDY: Final = (
@@ -133,16 +134,15 @@ def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
 class TaskStorages:
     """The storages of one task run, by the rendered parameters `log_storage`, `result_storage` and `checkpoints`."""
 
-    log_url: str | None
-    result_url: str | None
+    task: TaskParameters
     key: TaskKey
     log: Logger
-    checkpoints: Any = None
 
     @property
     def logs(self) -> TaskStorage | None:
         """Where the whole logs of all ranks are written."""
-        return None if self.log_url is None else TaskStorage(self.log_url, self.key, "log_storage")
+        url = self.task.log_storage
+        return None if url is None else TaskStorage(url, self.key, "log_storage")
 
     @property
     def result_folders(self) -> tuple[str, ...]:
@@ -151,15 +151,18 @@ class TaskStorages:
         The last one is that of a gang which a version without folders of installations has submitted. It can be removed
         when no such gang runs any more, in version 0.3.
         """
-        if self.result_url is None:
-            return ()
-        folders = installation_folder(self.result_url, self.key), task_folder(self.result_url, self.key)
-        return tuple(dict.fromkeys(folders))
+        url = self.task.result_storage
+        return (
+            ()
+            if url is None
+            else tuple(dict.fromkeys((installation_folder(url, self.key), task_folder(url, self.key))))
+        )
 
     @property
     def result_folder(self) -> str | None:
         """The folder that the ranks know, in which each installation of Airflow has a folder."""
-        return None if self.result_url is None else task_folder(self.result_url, self.key)
+        url = self.task.result_storage
+        return None if url is None else task_folder(url, self.key)
 
     def check(self) -> None:
         """Check what this worker can know about the storages, before anything is created.
@@ -167,9 +170,10 @@ class TaskStorages:
         Raises:
             InvalidGangSpec: a storage cannot be written.
         """
-        given = {"log_storage": self.log_url, "result_storage": self.result_url}
+        task = self.task
+        given = {"log_storage": task.log_storage, "result_storage": task.result_storage}
         refuse(problem for name, url in given.items() for problem in storage_problems(name, url))
-        given["checkpoints"] = self.checkpoints
+        given["checkpoints"] = task.checkpoints
         if (names := [name for name, url in given.items() if url is not None]) and not self.key.installation:
             self.log.warning(
                 "This Airflow has no installation id. Another Airflow with the same %s overwrites the objects of this"
@@ -178,10 +182,10 @@ class TaskStorages:
             )
         if self.logs is not None:
             self.logs.check()
-        if self.result_url is not None and not is_local(self.result_url):
-            TaskStorage(self.result_url, self.key, "result_storage").check_for_ranks(self.log)
-        if is_object_store(self.checkpoints):
-            TaskStorage(self.checkpoints, self.key, "checkpoints").check_for_ranks(self.log)
+        if task.result_storage is not None and not is_local(task.result_storage):
+            TaskStorage(task.result_storage, self.key, "result_storage").check_for_ranks(self.log)
+        if is_object_store(task.checkpoints):
+            TaskStorage(task.checkpoints, self.key, "checkpoints").check_for_ranks(self.log)
 
 
 PROBE = "write-test"

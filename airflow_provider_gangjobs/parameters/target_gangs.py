@@ -86,13 +86,12 @@ def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None,
     if task.gangs is not None:
         namespace, names = read_gangs(task.gangs, namespace)
         return GangSelection(namespace=namespace, names=names, **more)
+    keys: Sequence[OperationKey | TaskKey] = ()
     if task.submission_ids is not None:
-        digests = tuple(OperationKey(each).digests for each in read_submission_ids(task.submission_ids))
-        return GangSelection(namespace=namespace, digests=digests, **more)
-    if task.external_task_id is not None:
-        digests = tuple(key.digests for key in external_tasks(task, ti, installation_id()))
-        return GangSelection(namespace=namespace, digests=digests, **more)
-    return GangSelection(namespace=namespace, **more)
+        keys = [OperationKey(each) for each in read_submission_ids(task.submission_ids)]
+    elif task.external_task_id is not None:
+        keys = external_tasks(task, ti, installation_id())
+    return GangSelection(namespace=namespace, digests=tuple(key.digests for key in keys), **more)
 
 
 def require_one_kind(**given: Any) -> None:
