@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable
 
     from airflow_provider_gangjobs.cluster.client import Client
 
@@ -59,6 +59,18 @@ def _drop_closed_loops() -> None:
     """Drop the state of closed loops. The state may refer to its loop, so the weak key alone would keep both alive."""
     for loop in [loop for loop in _STATE if loop.is_closed()]:
         del _STATE[loop]
+
+
+class _BackgroundTasks(set["asyncio.Task[Any]"]):
+    """References to tasks that nobody awaits. The event loop itself keeps only weak ones."""
+
+
+def run_in_background(coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    """Return a task that runs the coroutine, and that may outlive its caller."""
+    task, tasks = asyncio.create_task(coroutine, name=name), loop_local(_BackgroundTasks)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
 
 
 CLIENT: Final = (

@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CONNECTION_READ_FOR_S,
     shared_service,
 )
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, finish_kill
 from airflow_provider_gangjobs.gang.state.ownership import GRACE, TaskEnd
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -62,9 +62,6 @@ RELEASES_AT_ONCE_MAX: Final = 8
 """Gangs whose pods are released at once. Releases do not delay deletions: a deleted gang ends by itself, and a sweep
 releases what is left."""
 
-_running_kills: Final[set[asyncio.Task[KillResult | None]]] = set()
-"""References to the running kills: the garbage collector may destroy a task that nothing refers to."""
-
 
 async def run_shielded(kill: Coroutine[Any, Any, KillResult | None]) -> None:
     """Run a kill in a task that goes on when the caller is cancelled.
@@ -72,10 +69,7 @@ async def run_shielded(kill: Coroutine[Any, Any, KillResult | None]) -> None:
     Airflow 3.3 repeats the cancellation at every sync, about once a second, until the trigger has ended
     (`to_cancel` of the triggerer's supervisor). Each cancellation would end `on_kill`.
     """
-    task = asyncio.create_task(kill, name="kill")
-    _running_kills.add(task)
-    task.add_done_callback(_running_kills.discard)
-    await asyncio.shield(task)
+    await asyncio.shield(run_in_background(kill, name="kill"))
 
 
 async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult | None:

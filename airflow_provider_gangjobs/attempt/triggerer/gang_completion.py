@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.attempt.metrics import report_use
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
 from airflow_provider_gangjobs.ending.delete_gang import deliver
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.spec import Logs, Results
@@ -87,8 +87,6 @@ class _Limits:
     def __init__(self) -> None:
         self.logs = asyncio.Semaphore(LOGS_AT_ONCE_MAX)
         self.deliveries = asyncio.Semaphore(DELIVERIES_AT_ONCE_MAX)
-        self.running: set[asyncio.Task[None]] = set()
-        """References to the deliveries: the event loop itself keeps only weak ones."""
         self.first_request: asyncio.Task[str] | None = None
 
 
@@ -236,11 +234,8 @@ def deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:
 
     To be called before the event of the success. The delivery outlives the trigger, which Airflow ends soon.
     """
-    running = loop_local(_Limits).running
     version = event.job_version if event.claim == args.claim else ""
-    task = asyncio.create_task(_deliver_when_accepted(args, version, ti), name=f"delivery of {args.name}")
-    running.add(task)
-    task.add_done_callback(running.discard)
+    run_in_background(_deliver_when_accepted(args, version, ti), name=f"delivery of {args.name}")
 
 
 async def _deliver_when_accepted(args: TriggerArgs, version: str, ti: Any) -> None:

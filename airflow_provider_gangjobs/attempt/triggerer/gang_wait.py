@@ -41,7 +41,7 @@ from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.metrics import count_diagnosis, forget_progress, note_progress
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, SUMMARY_S, LogStreaming
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of, with_history
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
@@ -115,11 +115,6 @@ def _slots() -> asyncio.Semaphore:
     return asyncio.Semaphore(CALLS_AT_ONCE)
 
 
-def _running() -> set[asyncio.Task[None]]:
-    """The tasks that outlive their wait. The event loop itself keeps only weak references to tasks."""
-    return set()
-
-
 class PhaseCallbacks:
     """The callbacks of one wait."""
 
@@ -157,10 +152,7 @@ class PhaseCallbacks:
     def _add(self, method: str, **arguments: Any) -> None:
         self._changes.append((method, {"gang": self._args.ref, "task": dict(self._args.task or {}), **arguments}))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._call_all(), name=f"callbacks of {self._args.name}")
-            tasks = loop_local(_running)
-            tasks.add(self._task)
-            self._task.add_done_callback(tasks.discard)
+            self._task = run_in_background(self._call_all(), name=f"callbacks of {self._args.name}")
 
     async def finish(self) -> None:
         """Wait for the calls that are left, but not for long, because the loop of this process ends next."""
