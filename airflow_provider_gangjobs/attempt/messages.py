@@ -82,7 +82,7 @@ def submission_messages(submission: Submission, *, server_software: str = "") ->
     :param server_software: The software that the API server names in its responses.
     """
     verb = "Adopted" if submission.adopted else "Created"
-    workers = "1 worker" if submission.workers == 1 else f"{submission.workers} workers"
+    workers = pluralize(submission.workers, "worker")
     placement = describe_placement(submission.decision)
     state = _SUSPENDED if submission.is_suspended else _STATES.get(submission.state, "")
     queue = _describe_queue(submission)

@@ -262,8 +262,8 @@ def from_message(kind: Callable[..., Value], message: Mapping[str, Any]) -> Valu
         value = kind(**message)
     except TypeError as error:
         raise ProtocolError(str(error)) from None
-    state, states = (value.state, STATES) if isinstance(value, Report) else (value.want, WANTS)
-    if state not in states or type(value.restart) is not int:
+    name, known = ("state", STATES) if kind is Report else ("want", WANTS)
+    if getattr(value, name) not in known or type(value.restart) is not int:
         raise ProtocolError(f"This is no state of a rank or of a gang: {message!r:.200}")
     return value
 
@@ -698,7 +698,6 @@ class RankSupervisor:
         self._progress = ProgressFile(settings.progress_path)
         self._wanted = Wanted()
         self._is_stopping = False
-        self._hung_error = ""
         self._failure: Optional[Tuple[int, str]] = None  # the exit code and the error after the program has stopped
         self._heard_s = 0.0  # time since rank 0 was last heard of
         self._was_connected = settings.is_coordinator
@@ -838,7 +837,9 @@ class RankSupervisor:
             self._fail_as_hung()
         if not self._settings.is_coordinator and not self.report.terminating:
             self._heard_s += elapsed_s
-            self._judge_silence()
+            verdict = silence_verdict(self.report, self._heard_s, self._settings, was_connected=self._was_connected)
+            if verdict != NOTHING:
+                self.lose_contact(f"Rank {self._settings.rank} has not heard of rank 0 for {self._heard_s:.0f} s")
 
     def _look_at_progress(self, elapsed_s: float) -> None:
         if self.report.state == RUNNING and self._settings.progress_path:
@@ -849,14 +850,9 @@ class RankSupervisor:
             self.report = replace(self.report, silent_s=self._progress.silent_s, **values)
 
     def _fail_as_hung(self) -> None:
-        error = self._hung_error = describe_hung(self._settings.rank, self.report.step, self._settings)
+        error = describe_hung(self._settings.rank, self.report.step, self._settings)
         self._change(replace(self.report, kind=HUNG, code=HUNG_EXIT_CODE, error=error))
         self._stop()
-
-    def _judge_silence(self) -> None:
-        verdict = silence_verdict(self.report, self._heard_s, self._settings, was_connected=self._was_connected)
-        if verdict != NOTHING:
-            self.lose_contact(f"Rank {self._settings.rank} has not heard of rank 0 for {self._heard_s:.0f} s")
 
     def lose_contact(self, error: str) -> None:
         """End this rank, which cannot be started again any more. If its program has succeeded, so has the rank."""

@@ -178,11 +178,7 @@ def _callable_problem(function: Any) -> Problem | None:
 
 
 def _definition(text: str) -> _Definition:
-    found = next(
-        node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    )
-    assert isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef))
-    return found
+    return next(node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 def _arguments(node: _Definition) -> list[ast.arg]:
@@ -191,14 +187,11 @@ def _arguments(node: _Definition) -> list[ast.arg]:
 
 def _gang_parameter_problems(node: _Definition) -> Iterator[Problem]:
     """Check that `gang` follows all positional parameters, because the runner passes `gang` by name."""
-    positional = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-    is_last = positional[-1:] == [GANG] and node.args.vararg is None and GANG not in _names(node.args.posonlyargs)
+    only = [argument.arg for argument in node.args.posonlyargs]
+    positional = only + [argument.arg for argument in node.args.args]
+    is_last = positional[-1:] == [GANG] and node.args.vararg is None and GANG not in only
     if GANG in positional and not is_last:
         yield Problem(node.name, "has parameters after `gang`", "Write it last, after a star: `*, gang: Gang`")
-
-
-def _names(arguments: list[ast.arg]) -> list[str]:
-    return [argument.arg for argument in arguments]
 
 
 def _free_name_problems(text: str, function: FunctionType) -> Iterator[Problem]:

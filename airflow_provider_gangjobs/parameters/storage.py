@@ -152,11 +152,9 @@ class TaskStorages:
         when no such gang runs any more, in version 0.3.
         """
         url = self.task.result_storage
-        return (
-            ()
-            if url is None
-            else tuple(dict.fromkeys((installation_folder(url, self.key), task_folder(url, self.key))))
-        )
+        if url is None:
+            return ()
+        return tuple(dict.fromkeys((installation_folder(url, self.key), task_folder(url, self.key))))
 
     @property
     def result_folder(self) -> str | None:

@@ -204,10 +204,9 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         self._newest = self._newest or NewestGangs()
         found = self._newest.update(found)
         answers = [self._answer(config, args, gang) for gang in found.values()]
-        if Answer.FAILED in answers:
-            answers = [
-                self._answer_of_task(each, args, key, context["ti"]) for each, key in zip(answers, found, strict=True)
-            ]
+        answers = [
+            self._answer_of_task(each, args, key, context["ti"]) for each, key in zip(answers, found, strict=True)
+        ]
         answer = decide_wait(answers, WaitFor(self.wait_for))
         done = sum(each is Answer.MET for each in answers)
         self.log.info("%d of %d gangs are %s", done, len(answers), self.until)
@@ -310,19 +309,16 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         refuse(self._selector_problems())
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
         selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
+        is_by_task = self.external_task_id is not None
+        tasks = target_gangs.external_tasks(self, context["ti"], installation="") if is_by_task else None
         return SelectionArgs(
             **{**asdict(selection), "digests": [list(digests) for digests in selection.digests] or None},
             kubernetes_conn_id=self.kubernetes_conn_id,
             until=self.until,
             wait_for=self.wait_for,
             must_exist=bool(hook.exists),
-            tasks=self._external_tasks(context["ti"]),
+            tasks=None if tasks is None else [dict(task.to_mapping()) for task in tasks],
         )
-
-    def _external_tasks(self, ti: Any) -> list[dict[str, Any]] | None:
-        if self.external_task_id is None:
-            return None
-        return [dict(task.to_mapping()) for task in target_gangs.external_tasks(self, ti, installation="")]
 
     def _check(self, results: Results | str) -> None:
         """Check the parameters when the DAG file is parsed, as far as their templates allow.

@@ -84,7 +84,6 @@ class StuckCalls:
     """The calls of this process that did not end in time, and the callbacks that are switched off because of them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._threads: dict[str, list[threading.Thread]] = {}
         self._off: set[str] = set()
 
@@ -94,12 +93,11 @@ class StuckCalls:
 
     def add(self, path: str, thread: threading.Thread) -> None:
         """Note a call that did not end in time. Switch the callback off if too many of its calls still run."""
-        with self._lock:
-            running = [each for each in (*self._threads.get(path, ()), thread) if each.is_alive()]
-            self._threads[path] = running
-            if len(running) < STUCK_CALLS_MAX or path in self._off:
-                return
-            self._off.add(path)
+        running = [each for each in (*self._threads.get(path, ()), thread) if each.is_alive()]
+        self._threads[path] = running
+        if len(running) < STUCK_CALLS_MAX or path in self._off:
+            return
+        self._off.add(path)
         log.warning(
             "Callback %s is switched off in this process: %d of its calls do not end, and each keeps a thread. Correct"
             " the callback, for example by a timeout for its requests, and restart the process",
