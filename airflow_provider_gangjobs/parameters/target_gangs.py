@@ -117,9 +117,8 @@ def require_value(task: GangTargets, selector: str | None) -> None:
     if selector is None and all(value is None for value in values.values()):
         remedy = "Check that the task that gives the value runs before this task, and has pushed the XCom"
         raise InvalidGangSpec((Problem("gangs", "has the value None in this run, and so have the others", remedy),))
-    if task.external_task_id is not None and (made_of := _made_of(task.external_task_id)):
-        what = f"is {describe_value(task.external_task_id)}, the text of {made_of}"
-        raise InvalidGangSpec((Problem("external_task_id", what, "Give the id of a task"),))
+    if task.external_task_id is not None:
+        _refuse_text_of_value("external_task_id", task.external_task_id, "Give the id of a task")
 
 
 def require_readable(task: GangTargets) -> None:
@@ -156,18 +155,19 @@ def read_submission_ids(given: Any) -> list[str]:
         path = f"submission_ids[{number}]"
         if not isinstance(each, str) or not each:
             raise InvalidGangSpec((Problem(path, f"is {each!r:.80}", "Give the id of a submission"),))
-        if made_of := _made_of(each):
-            raise InvalidGangSpec((Problem(path, f"is {describe_value(each)}, the text of {made_of}", NATIVE),))
+        _refuse_text_of_value(path, each)
     return as_list(given)
 
 
-def _made_of(text: str) -> str:
-    """Return of which kind of value a template has made this text. Empty if the text is a value of its own."""
-    if text.strip() == "None":
-        return "None"
-    if re.fullmatch(r"\s*\{.*\}\s*", text, re.DOTALL):
-        return "a dict"
-    return "a list" if re.fullmatch(r"\s*[\[(].*[\])]\s*", text, re.DOTALL) else ""
+_TEXTS_OF_VALUES: Final = {"None": r"None", "a dict": r"\{.*\}", "a list": r"[\[(].*[\])]"}
+"""Pattern of the text that a template makes of a value, by the kind of the value."""
+
+
+def _refuse_text_of_value(path: str, text: str, remedy: str = NATIVE) -> None:
+    """Refuse a text that a template has made of another value."""
+    for kind, pattern in _TEXTS_OF_VALUES.items():
+        if re.fullmatch(pattern, text.strip(), re.DOTALL):
+            raise InvalidGangSpec((Problem(path, f"is {describe_value(text)}, the text of {kind}", remedy),))
 
 
 def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
@@ -187,9 +187,7 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
         if not isinstance(name, str) or not name:
             remedy = "Give the name of a Job, or a mapping with namespace, name and uid, such as the XCom `gang`"
             raise InvalidGangSpec((Problem(f"gangs[{number}]", f"is {describe_value(gang)}", remedy),))
-        if made_of := _made_of(name):
-            what = f"is {describe_value(name)}, the text of {made_of}"
-            raise InvalidGangSpec((Problem(f"gangs[{number}]", what, NATIVE),))
+        _refuse_text_of_value(f"gangs[{number}]", name)
         if wrong := problem_with_dns_subdomain(name):
             raise InvalidGangSpec((Problem(f"gangs[{number}]", wrong, "Give the name of a Job"),))
         found[name] = str(reference.get("uid") or "")
