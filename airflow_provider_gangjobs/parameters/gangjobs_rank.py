@@ -89,7 +89,7 @@ class _Reporter:
         self._is_written = True
         self._stacks: Any = None
         self._is_broken = False
-        self._checkpoint: Tuple[Optional[int], Optional[float]] = (None, None)
+        self._checkpoint_at: Optional[float] = None
 
     def report(self, step: Any, total: Any, metrics: Optional[Mapping[str, Any]]) -> None:
         path = os.environ.get(ENV_PROGRESS_PATH)
@@ -102,13 +102,10 @@ class _Reporter:
             if time.monotonic() - self._written_at >= WRITE_INTERVAL_S:
                 self._write(path)
 
-    def note_checkpoint(self, step: int, at: Optional[float]) -> None:
-        """Remember the newest checkpoint. It is written at once if this process reports progress.
-
-        :param at: When this process has written it; `None` for a checkpoint from which the program goes on.
-        """
+    def note_checkpoint(self) -> None:
+        """Remember that a checkpoint was written now. If this process reports progress, it is told at once."""
         with self._lock:
-            self._checkpoint = (step, at)
+            self._checkpoint_at = time.time()
             path = os.environ.get(ENV_PROGRESS_PATH)
             if path and self._latest is not None:
                 self._write(path)
@@ -131,7 +128,7 @@ class _Reporter:
 
     def _write(self, path: str) -> None:
         assert self._latest is not None, "the callers have checked this"
-        (step, total, metrics), (checkpoint_step, checkpoint_at) = self._latest, self._checkpoint
+        step, total, metrics = self._latest
         numbers = {str(name): number for name, number in _numbers(metrics)}
         content = {
             "step": int(step),
@@ -139,8 +136,7 @@ class _Reporter:
             "metrics": dict(list(numbers.items())[:METRICS_MAX]),
             "pid": os.getpid(),
             "stacks": self._stacks is not None,
-            "checkpoint_at": checkpoint_at,
-            "checkpoint_step": checkpoint_step,
+            "checkpoint_at": self._checkpoint_at,
         }
         self._written_at, self._is_written = time.monotonic(), True
         part = f"{path}.{os.getpid()}.part"
@@ -249,7 +245,6 @@ class Checkpoints:
         if not complete:
             return None
         step = max(complete)
-        _reporter.note_checkpoint(step, None)
         return Checkpoint(step, *complete[step], self._rank, self._store)
 
     @contextmanager
@@ -278,7 +273,7 @@ class Checkpoints:
             self._store.commit(folder, step, part)
         finally:
             shutil.rmtree(str(folder), ignore_errors=True)
-        _reporter.note_checkpoint(step, time.time())
+        _reporter.note_checkpoint()
         if self._rank == 0:
             self._remove_old(keep)
 

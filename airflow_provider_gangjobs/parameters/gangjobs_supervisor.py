@@ -214,7 +214,6 @@ class Report:
     step: Optional[float] = None
     total: Optional[float] = None
     metrics: Dict[str, float] = field(default_factory=dict)
-    checkpoint_step: Optional[float] = None
     checkpoint_age_s: Optional[float] = None
 
     @property
@@ -399,9 +398,7 @@ def read_progress(content: bytes, now: float) -> Dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         return {}
-    found: Dict[str, Any] = {
-        key: values[key] for key in ("step", "total", "checkpoint_step") if _is_number(values.get(key))
-    }
+    found: Dict[str, Any] = {key: values[key] for key in ("step", "total") if _is_number(values.get(key))}
     metrics = values.get("metrics")
     if isinstance(metrics, dict):
         named = [(key[:60], value) for key, value in metrics.items() if _is_number(value)]
@@ -935,8 +932,7 @@ class Coordinator:
         self._began = self._run_began = time.monotonic()
         self._failed_at: Optional[float] = None
         self._failure = Report()
-        self._failed_ran_s = 0.0
-        self._failure_lost: Tuple[float, Optional[float]] = (0.0, None)
+        self._failed_ran_s = self._failed_lost_s = 0.0
         self._events: List[Dict[str, Any]] = []
         self._ran_s = self._stopped_s = self._lost_s = 0.0
         self._last_progress: Tuple[float, Dict[str, Any]] = (-math.inf, {})
@@ -996,8 +992,8 @@ class Coordinator:
             self._failed_at = now
             self._failure, self._failed_ran_s = self.reports[rank], now - self._run_began
             self._ran_s += self._failed_ran_s
-            self._failure_lost = self._lost(self._failed_ran_s)
-            self._lost_s += self._failure_lost[0]
+            self._failed_lost_s = self._lost_of(self._failed_ran_s)
+            self._lost_s += self._failed_lost_s
         failure, settings = self._failure, self._settings
         sentence = describe_failure(rank, failure, settings)
         values = {
@@ -1013,7 +1009,6 @@ class Coordinator:
             missing = list(wanted.missing) or None
             self._lines.write("no_restart", message, **values, reason=wanted.reason, missing=missing)
             return
-        lost_s, checkpoint_step = self._failure_lost
         self._events.append(
             {
                 "number": wanted.restart,
@@ -1021,7 +1016,7 @@ class Coordinator:
                 "kind": failure.kind,
                 "code": failure.code,
                 "at": round(time.time(), 3),
-                "lost_s": round(lost_s, 1),
+                "lost_s": round(self._failed_lost_s, 1),
             }
         )
         self._lines.write(
@@ -1030,10 +1025,8 @@ class Coordinator:
             number=wanted.restart,
             of=settings.restarts_max,
             **values,
-            silent_ranks=self._silent_ranks() if failure.kind == HUNG else None,
             ran_s=round(self._failed_ran_s, 1),
-            lost_s=round(lost_s, 1),
-            checkpoint_step=checkpoint_step,
+            lost_s=round(self._failed_lost_s, 1),
         )
 
     def _note_restarted(self, took_s: float) -> None:
@@ -1046,16 +1039,10 @@ class Coordinator:
         message = f"{who} again, {took_s:.1f} s after the failure (restart {number})."
         self._lines.write("restarted", message, number=number, took_s=round(took_s, 2))
 
-    def _silent_ranks(self) -> List[int]:
-        """Return the ranks that have probably been silent since the gang hangs: for half of the timeout or longer."""
-        limit_s = (self._settings.progress_timeout_s or 0.0) / 2
-        return sorted(rank for rank, report in self.reports.items() if (report.silent_s or 0.0) >= limit_s)
-
-    def _lost(self, ran_s: float) -> Tuple[float, Optional[float]]:
-        """Return the seconds of work that a failure loses, and the step of the checkpoint that all ranks have."""
+    def _lost_of(self, ran_s: float) -> float:
+        """Return the seconds of work that a failure loses: those since all ranks have written a checkpoint."""
         ages = [report.checkpoint_age_s for report in self.reports.values() if report.checkpoint_age_s is not None]
-        steps = [report.checkpoint_step for report in self.reports.values() if report.checkpoint_step is not None]
-        return min([ran_s, max(ages, default=ran_s)]), min(steps, default=None)
+        return min(ran_s, max(ages, default=ran_s))
 
     def _progress_of_gang(self) -> Dict[str, Any]:
         current = [
@@ -1106,7 +1093,7 @@ class Coordinator:
         if self._failed_at is None:
             self._ran_s += now - self._run_began
             if self.wanted.want != END:  # the container was ended while the programs ran
-                self._lost_s += self._lost(now - self._run_began)[0]
+                self._lost_s += self._lost_of(now - self._run_began)
         elif self.wanted.want != END:
             self._stopped_s += now - self._failed_at
         count = len(self._events)

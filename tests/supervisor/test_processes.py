@@ -153,7 +153,7 @@ stuck()
         assert error == "Rank 1 has reported no progress for 1 s, since step 12"
         assert found.ranks[1].err.count(b"in stuck") == 2
         (restart,) = found.events("restart")
-        assert (restart["kind"], restart["silent_ranks"], restart["step"]) == ("hung", [1], 12)
+        assert (restart["kind"], restart["rank"], restart["step"]) == ("hung", 1, 12)
 
 
 def test_command_that_does_not_exist_is_no_restart(tmp_path: Path) -> None:

@@ -373,7 +373,7 @@ def test_function_reports_progress_and_writes_its_part_of_a_checkpoint(rank: Ran
 
     assert rank.run(source, env=env).result is True
     progress = json.loads((rank.folder / "progress").read_text())
-    assert (progress["step"], progress["total"], progress["checkpoint_step"]) == (2, 4, 2)
+    assert (progress["step"], progress["total"], progress["checkpoint_at"] > 0) == (2, 4, True)
     part = rank.folder / "checkpoints" / "step-000000000002" / "rank-00001-of-00003"
     assert (part / "state").read_text() == "two"
 
