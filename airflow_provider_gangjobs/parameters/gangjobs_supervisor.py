@@ -471,7 +471,7 @@ def _signal_name(number: int) -> str:
 
 def encode_line(event: Mapping[str, Any]) -> bytes:
     """Return the line of an event: ASCII, and short enough that no pipe divides it."""
-    event = {key: value for key, value in event.items() if value is not None}
+    event = _known(event)
     while True:
         line = (LINE_START + json.dumps(event, separators=(",", ":")) + "\n").encode("ascii")
         if len(line) <= LINE_BYTES_MAX:
@@ -483,6 +483,10 @@ def encode_line(event: Mapping[str, Any]) -> bytes:
         longest = max((key for key in event if key != "event"), key=lambda key: len(json.dumps(event[key])))
         value = event[longest]
         event[longest] = value[: len(value) // 2] if isinstance(value, (str, list)) else None
+
+
+def _known(values: Mapping[str, Any]) -> Dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 # -- processes ------------------------------------------------------------------------------------------------
@@ -996,38 +1000,24 @@ class Coordinator:
             self._lost_s += self._failed_lost_s
         failure, settings = self._failure, self._settings
         sentence = describe_failure(rank, failure, settings)
-        values = {
+        values: Dict[str, Any] = {
             "rank": rank,
             "kind": failure.kind,
             "code": failure.code,
             "signal": failure.signal or None,
             "step": failure.step,
-            "error": failure.error or None,
         }
+        error = failure.error or None
         if wanted.want == END:
             message = f"{sentence}. It is not restarted: {describe_reason(wanted, settings)}."
             missing = list(wanted.missing) or None
-            self._lines.write("no_restart", message, **values, reason=wanted.reason, missing=missing)
+            self._lines.write("no_restart", message, **values, error=error, reason=wanted.reason, missing=missing)
             return
-        self._events.append(
-            {
-                "number": wanted.restart,
-                "rank": rank,
-                "kind": failure.kind,
-                "code": failure.code,
-                "at": round(time.time(), 3),
-                "lost_s": round(self._failed_lost_s, 1),
-            }
-        )
-        self._lines.write(
-            "restart",
-            f"{sentence}. Restart {wanted.restart} of {settings.restarts_max} begins.",
-            number=wanted.restart,
-            of=settings.restarts_max,
-            **values,
-            ran_s=round(self._failed_ran_s, 1),
-            lost_s=round(self._failed_lost_s, 1),
-        )
+        values.update(number=wanted.restart, lost_s=round(self._failed_lost_s, 1))
+        self._events.append({**_known(values), "at": round(time.time(), 3)})
+        message = f"{sentence}. Restart {wanted.restart} of {settings.restarts_max} begins."
+        ran_s = round(self._failed_ran_s, 1)
+        self._lines.write("restart", message, **values, error=error, of=settings.restarts_max, ran_s=ran_s)
 
     def _note_restarted(self, took_s: float) -> None:
         number = self.wanted.restart

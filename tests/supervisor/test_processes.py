@@ -45,6 +45,21 @@ def test_failed_program_starts_all_again(tmp_path: Path) -> None:
         check(found.history())
 
 
+def test_summary_tells_the_signal_and_the_step_of_a_restart(tmp_path: Path) -> None:
+    program = """if rank == 1 and restart == 0:
+    path = os.environ["GANG_PROGRESS_PATH"]
+    with open(path + ".part", "w") as file:
+        json.dump({"step": 5}, file)
+    os.rename(path + ".part", path)
+    os.kill(os.getpid(), 9)
+"""
+    with gang(tmp_path, program, size=2) as found:
+        assert found.codes() == [0, 0]
+        (restart,), (summary,) = found.events("restart"), found.events("summary")
+        assert (restart["signal"], restart["step"]) == (9, 5)
+        assert [(one["number"], one["signal"], one["step"]) for one in summary["restarts"]] == [(1, 9, 5)]
+
+
 def test_failed_rank_exits_with_its_code_when_restarts_are_used_up(tmp_path: Path) -> None:
     program = "open(os.environ['GANG_RESULT_PATH'], 'w').write('{\"error\": \"no disk\"}')\n" * 1
     program += "if rank == 1:\n    sys.exit(9)\n" + WAIT
