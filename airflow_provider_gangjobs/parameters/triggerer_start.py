@@ -115,23 +115,22 @@ def reason_for_worker(parameters: Mapping[str, Any], place: StartPlace) -> str:
 
 
 def _require_place(place: StartPlace) -> None:
-    if not place.airflow_can:
-        raise NeedsWorkerError("this Airflow is older than 3.3")
-    if place.operator not in KNOWN_OPERATORS:
-        raise NeedsWorkerError(f"{place.operator.rpartition('.')[2]} may do more than the operator of the provider")
-    if not place.is_deferrable:
-        raise NeedsWorkerError("deferrable is false")
-    if place.pool != _DEFAULT_POOL:
-        raise NeedsWorkerError(f"the triggerer takes no slot of pool {place.pool}")
-    if any(limit is not None for limit in place.limits):
-        raise NeedsWorkerError("the triggerer ignores max_active_tis_per_dag and max_active_tis_per_dagrun")
-    if place.has_pre_execute:
-        raise NeedsWorkerError("only a worker calls pre_execute")
-    if place.run_as_user:
-        raise NeedsWorkerError("only a worker changes its user as run_as_user says")
-    for name in _OF_DAG:
-        if getattr(place.dag, name, None):
-            raise NeedsWorkerError(f"only a worker knows {name} of the DAG")
+    name = place.operator.rpartition(".")[2]
+    reasons = {
+        "this Airflow is older than 3.3": not place.airflow_can,
+        f"{name} may do more than the operator of the provider": place.operator not in KNOWN_OPERATORS,
+        "deferrable is false": not place.is_deferrable,
+        f"the triggerer takes no slot of pool {place.pool}": place.pool != _DEFAULT_POOL,
+        "the triggerer ignores max_active_tis_per_dag and max_active_tis_per_dagrun": any(
+            limit is not None for limit in place.limits
+        ),
+        "only a worker calls pre_execute": place.has_pre_execute,
+        "only a worker changes its user as run_as_user says": place.run_as_user,
+        **{f"only a worker knows {name} of the DAG": getattr(place.dag, name, None) for name in _OF_DAG},
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise NeedsWorkerError(reason)
 
 
 def _require_parameters(parameters: Mapping[str, Any]) -> None:
