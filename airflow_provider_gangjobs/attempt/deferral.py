@@ -53,14 +53,6 @@ class StoredArgs:
 
         return GangJobHook(self.kubernetes_conn_id, must_exist=self.must_exist)
 
-    def to_kwargs(self) -> dict[str, Any]:
-        """Return the arguments as JSON values, without the ones that equal their default."""
-        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # each subclass is a dataclass
-        return {name: value for name, value in fields.items() if value != getattr(type(self), name, _NO_DEFAULT)}
-
-
-_NO_DEFAULT = object()
-
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerArgs(StoredArgs):
@@ -142,6 +134,13 @@ class TriggerArgs(StoredArgs):
     def deadlines(self) -> Deadlines:
         """The limits of the gang's phases."""
         return Deadlines(self.queue_timeout_s, self.assemble_timeout_s, self.run_timeout_s)
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """Return the arguments as JSON values, without the ones that equal their default."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(type(self), name, _NO_DEFAULT)}
+
+
+_NO_DEFAULT = object()
 
 
 def trigger_args(

@@ -41,7 +41,28 @@ NEEDED_TO_START: Final = (
 )
 
 
-class _GangTrigger(BaseTrigger):
+class StoredTrigger(BaseTrigger):
+    """A trigger whose arguments Airflow stores.
+
+    :param args: The fields of `args_class`, as keyword arguments.
+    """
+
+    args_class: ClassVar[type[Any]] = TriggerArgs
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.args: Any = self.args_class(**args)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments with which Airflow creates this trigger again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.args.to_kwargs()
+
+    def event(self, payload: dict[str, Any]) -> TriggerEvent:
+        """Return the event, which names the try that is to get it."""
+        return TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
+
+
+class _GangTrigger(StoredTrigger):
     """Wait for one gang and yield one event: the payload of a `GangEvent`, or the success of the task (`args.end`).
 
     `run` never raises and never ends without an event, except when `run` is cancelled. The trigger stores no state:
@@ -51,15 +72,7 @@ class _GangTrigger(BaseTrigger):
     """
 
     until: ClassVar[FollowUntil]
-
-    def __init__(self, **args: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.args = TriggerArgs(**args)
-        self._has_yielded = False
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments with which Airflow creates this trigger again."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", self.args.to_kwargs()
+    _has_yielded = False
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
@@ -92,7 +105,7 @@ class _GangTrigger(BaseTrigger):
         if is_in_triggerer and not await sleep_until_resumable(started):
             event = without_streamed(event, self.log)
         self._has_yielded = True
-        yield TriggerEvent(with_task_instance(mask_event(event).to_payload(), self.task_instance))  # type: ignore[no-untyped-call]
+        yield self.event(mask_event(event).to_payload())
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""
@@ -152,7 +165,6 @@ class GangStartTrigger(_GangTrigger):
         self._context: Any = None
         self._start: GangStart | None = None
         self._is_started = False
-        self._has_yielded = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments with which Airflow creates this trigger again."""
@@ -195,7 +207,7 @@ class GangStartTrigger(_GangTrigger):
 
     def _last_event(self, payload: dict[str, Any]) -> TriggerEvent:
         self._has_yielded = True
-        return TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
+        return self.event(payload)
 
     async def on_kill(self) -> None:
         """Delete the gang, or what was begun of it, if a user killed the task."""
@@ -223,8 +235,7 @@ class PreviousGangTrigger(_GangTrigger):
         await import_in_thread(*CLIENT, "airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait")
         from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
 
-        payload = await wait_for_previous_pods(self.args, self.log)
-        yield TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
+        yield self.event(await wait_for_previous_pods(self.args, self.log))
 
     async def on_kill(self) -> None:
         """Do nothing: the earlier attempt is over, and the next one does not exist."""

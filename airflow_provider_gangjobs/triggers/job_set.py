@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_gangjobs.airflow_api.task_log import mask_event
-from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import wait_for_job_set
 from airflow_provider_gangjobs.triggers.sensor import SensorTrigger
 
@@ -13,10 +12,12 @@ from airflow_provider_gangjobs.triggers.sensor import SensorTrigger
 class JobSetTrigger(SensorTrigger):
     """Wait for the end of a JobSet and yield one event.
 
-    :param args: Fields of `TriggerArgs`, as keyword arguments. The uid is empty if there was no JobSet yet.
+    :param uid: UID of the JobSet; empty if it did not exist when the wait began.
+    :param args: Other fields of `TriggerArgs`, as keyword arguments.
     """
 
-    args_class = TriggerArgs
+    def __init__(self, *, uid: str = "", **args: Any) -> None:
+        super().__init__(uid=uid, **args)
 
     async def wait(self) -> dict[str, Any]:
         """Wait for the JobSet, and return the payload of the event."""

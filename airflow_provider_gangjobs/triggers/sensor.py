@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
 from airflow_provider_gangjobs.attempt.metrics import report_metrics
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
+from airflow_provider_gangjobs.triggers.gang_job import StoredTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow.triggers.base import TriggerEvent
 
 
-class SensorTrigger(BaseTrigger):
+class SensorTrigger(StoredTrigger):
     """Wait for objects of others and yield one event.
 
     The trigger has no `on_kill`: the objects belong to somebody else. The trigger stores no state: after a restart of
     the triggerer, the trigger reads the cluster again.
     """
-
-    args_class: ClassVar[type[TriggerArgs | SelectionArgs]]
-
-    def __init__(self, **args: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.args: Any = self.args_class(**args)
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments with which Airflow creates this trigger again."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", self.args.to_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield one event."""
@@ -44,7 +32,7 @@ class SensorTrigger(BaseTrigger):
             payload = await self.wait()
         if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
-        yield TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
+        yield self.event(payload)
 
     async def wait(self) -> dict[str, Any]:
         """Wait, and return the payload of the event."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict as struct_to_dict
 from msgspec.structs import replace as replace_event
 
 from airflow_provider_gangjobs.airflow_api.task_log import log_failure, mask_event
@@ -115,6 +115,10 @@ class SelectionArgs(StoredArgs):
             at_least=self.at_least,
         )
 
+    def to_kwargs(self) -> dict[str, Any]:
+        """Return the arguments as JSON values."""
+        return asdict(self)
+
     def of_gang(self, ref: GangRef, *, errors: int = 0) -> TriggerArgs:
         """Return the arguments with which one of the gangs is followed: without a claim, and without limits."""
         return TriggerArgs(
@@ -169,7 +173,7 @@ def selection_payload(
     """Return the payload that says how the wait ended. Ranks that succeeded are left out, since there may be many."""
     short = (replace_event(event, ranks=()) if event.status is Status.SUCCEEDED else event for event in events)
     gangs = [mask_event(event).to_payload() for event in short]
-    found = [asdict(problem) for problem in problems]
+    found = [struct_to_dict(problem) for problem in problems]
     return {"v": 1, "status": answer.value, "message": message, "gangs": gangs, "problems": found}
 
 
