@@ -6,7 +6,7 @@ try can find a gang that succeeded. A fault before that fails the try, and never
 A task whose gang runs on (`wait_until`) gives up its claim instead. The Job says from its creation that the gang
 outlives its task, so from the moment at which Airflow has stored the success, nothing ends the gang on its behalf.
 
-`error_from` and what it calls build the error from the event of a gang that did not succeed, and are pure.
+`error_from_event` and what it calls build the error from the event of a gang that did not succeed, and are pure.
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ class TaskTry:
     @property
     def storages(self) -> TaskStorages:
         """The folders of this task."""
-        return TaskStorages(self.task, self.gangs.key, self.log)
+        return TaskStorages(
+            self.task.log_storage, self.task.result_storage, self.gangs.key, self.log, self.task.checkpoints
+        )
 
     @contextmanager
     def session(self) -> Iterator[None]:

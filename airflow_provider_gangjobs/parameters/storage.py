@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 
 PARAMETER: Final = "result_storage"
 VOLUME_REMEDY: Final = (
@@ -134,15 +133,16 @@ def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
 class TaskStorages:
     """The storages of one task run, by the rendered parameters `log_storage`, `result_storage` and `checkpoints`."""
 
-    task: TaskParameters
+    log_url: str | None
+    result_url: str | None
     key: TaskKey
     log: Logger
+    checkpoints: Any = None
 
     @property
     def logs(self) -> TaskStorage | None:
         """Where the whole logs of all ranks are written."""
-        url = self.task.log_storage
-        return None if url is None else TaskStorage(url, self.key, "log_storage")
+        return None if self.log_url is None else TaskStorage(self.log_url, self.key, "log_storage")
 
     @property
     def result_folders(self) -> tuple[str, ...]:
@@ -151,16 +151,15 @@ class TaskStorages:
         The last one is that of a gang which a version without folders of installations has submitted. It can be removed
         when no such gang runs any more, in version 0.3.
         """
-        url = self.task.result_storage
-        if url is None:
+        if self.result_url is None:
             return ()
-        return tuple(dict.fromkeys((installation_folder(url, self.key), task_folder(url, self.key))))
+        folders = installation_folder(self.result_url, self.key), task_folder(self.result_url, self.key)
+        return tuple(dict.fromkeys(folders))
 
     @property
     def result_folder(self) -> str | None:
         """The folder that the ranks know, in which each installation of Airflow has a folder."""
-        url = self.task.result_storage
-        return None if url is None else task_folder(url, self.key)
+        return None if self.result_url is None else task_folder(self.result_url, self.key)
 
     def check(self) -> None:
         """Check what this worker can know about the storages, before anything is created.
@@ -168,10 +167,9 @@ class TaskStorages:
         Raises:
             InvalidGangSpec: a storage cannot be written.
         """
-        task = self.task
-        given = {"log_storage": task.log_storage, "result_storage": task.result_storage}
+        given = {"log_storage": self.log_url, "result_storage": self.result_url}
         refuse(problem for name, url in given.items() for problem in storage_problems(name, url))
-        given["checkpoints"] = task.checkpoints
+        given["checkpoints"] = self.checkpoints
         if (names := [name for name, url in given.items() if url is not None]) and not self.key.installation:
             self.log.warning(
                 "This Airflow has no installation id. Another Airflow with the same %s overwrites the objects of this"
@@ -180,10 +178,10 @@ class TaskStorages:
             )
         if self.logs is not None:
             self.logs.check()
-        if task.result_storage is not None and not is_local(task.result_storage):
-            TaskStorage(task.result_storage, self.key, "result_storage").check_for_ranks(self.log)
-        if is_object_store(task.checkpoints):
-            TaskStorage(task.checkpoints, self.key, "checkpoints").check_for_ranks(self.log)
+        if self.result_url is not None and not is_local(self.result_url):
+            TaskStorage(self.result_url, self.key, "result_storage").check_for_ranks(self.log)
+        if is_object_store(self.checkpoints):
+            TaskStorage(self.checkpoints, self.key, "checkpoints").check_for_ranks(self.log)
 
 
 PROBE = "write-test"
