@@ -41,7 +41,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 RUNNING = "running"
 STOPPED = "stopped"
@@ -249,9 +249,10 @@ def to_message(value: Union[Report, Wanted]) -> Dict[str, Any]:
 
 
 Value = TypeVar("Value", Report, Wanted)
+_KNOWN: Dict[type, Tuple[str, Tuple[str, ...]]] = {Report: ("state", STATES), Wanted: ("want", WANTS)}
 
 
-def from_message(kind: Callable[..., Value], message: Mapping[str, Any]) -> Value:
+def from_message(kind: Type[Value], message: Mapping[str, Any]) -> Value:
     """Return the report, or what is wanted, of a message.
 
     Raises:
@@ -261,7 +262,7 @@ def from_message(kind: Callable[..., Value], message: Mapping[str, Any]) -> Valu
         value = kind(**message)
     except TypeError as error:
         raise ProtocolError(str(error)) from None
-    name, known = ("state", STATES) if kind is Report else ("want", WANTS)
+    name, known = _KNOWN[kind]
     if getattr(value, name) not in known or type(value.restart) is not int:
         raise ProtocolError(f"This is no state of a rank or of a gang: {message!r:.200}")
     return value
