@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.gangs_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
-from airflow_provider_gangjobs.plugins.page_gangs import EndRecord
+from airflow_provider_gangjobs.plugins.page_gangs import gang_of_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.plugins.caches import ListCache, ListResult
     from airflow_provider_gangjobs.plugins.gangs_view import GangsView
+    from airflow_provider_gangjobs.plugins.page_gangs import PageGang
 
 GANGS_ROUTE: Final = "/gangs"
 OPTION: Final = "page_connections"
@@ -209,7 +210,7 @@ class EndCache:
     """The ends of gangs that Airflow has recorded. Each XCom is read and parsed once, for all viewers."""
 
     clock: Callable[[], float] = time.monotonic
-    _known: dict[_EndId, EndRecord | None] = field(default_factory=dict)
+    _known: dict[_EndId, PageGang | None] = field(default_factory=dict)
     _dags: dict[int, tuple[float, set[str]]] = field(default_factory=dict)
 
     def dags(self, hours: int, now: datetime) -> set[str]:
@@ -222,7 +223,7 @@ class EndCache:
             self._dags[hours] = self.clock() + ENDS_TTL_S, found
         return found
 
-    def read(self, dag_ids: Iterable[str], hours: int, now: datetime, installation: str) -> list[EndRecord]:
+    def read(self, dag_ids: Iterable[str], hours: int, now: datetime, installation: str) -> list[PageGang]:
         """Return how gangs of these DAGs have ended in the last hours, the latest first. The call blocks."""
         wanted = select(*_END_ID).where(*_are_ends(hours, now), XComModel.dag_id.in_(list(dag_ids)))
         wanted = wanted.order_by(XComModel.timestamp.desc()).limit(ENDS_MAX)
@@ -242,7 +243,7 @@ class EndCache:
             one = _EndId(*end_id)
             event = parse_end(parse_xcom(value))
             key = TaskKey(dag_id, run_id, one.task_id, one.map_index, installation)
-            self._known[one] = EndRecord.of(key, event, one.at) if event is not None else None
+            self._known[one] = gang_of_end(key, event, one.at) if event is not None else None
 
 
 class _EndId(NamedTuple):

@@ -7,7 +7,7 @@ each DAG hold and wait for, by queue and resource.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow
     from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-    from airflow_provider_gangjobs.plugins.page_gangs import EndRecord, PageGang, PageList
+    from airflow_provider_gangjobs.plugins.page_gangs import PageGang, PageList
 
 
 HOURS: Final = (1, 6, 24, 72, 168)
@@ -225,15 +225,15 @@ BARS_MAX: Final = 20
 _MAPPED_ORDER: Final = PHASE_ORDER | {Phase.FAILED: -2, Phase.DELETED: -1}
 _BASE: Final = "../"
 """Airflow's base URL, relative to the page."""
-_SPANS: Final = (
-    ("submitted", "admitted", "queued"),
-    ("submitted", "running", "waited"),
-    ("submitted", "ended", "waited"),
-    ("admitted", "running", "assembled"),
-    ("admitted", "ended", "since start"),
-    ("running", "ended", "ran"),
-)
-"""Two times of a gang that follow each other, and what the gang did in between."""
+_SPANS: Final = {
+    ("submitted", "admitted"): "queued",
+    ("submitted", "running"): "waited",
+    ("submitted", "ended"): "waited",
+    ("admitted", "running"): "assembled",
+    ("admitted", "ended"): "since start",
+    ("running", "ended"): "ran",
+}
+"""What a gang did between two times that follow each other."""
 
 
 @dataclass(frozen=True)
@@ -278,17 +278,6 @@ class GangLine:
 
 
 @dataclass(frozen=True)
-class PhaseCount:
-    """How many gangs are in a phase, and the query that shows them."""
-
-    phase: str
-    tone: Tone | None
-    count: int
-    query: str
-    is_chosen: bool
-
-
-@dataclass(frozen=True)
 class GangsView:
     """Everything that the page shows."""
 
@@ -297,7 +286,8 @@ class GangsView:
     total: int = 0
     """Number of gangs that fit the filters."""
     pages: int = 1
-    phases: tuple[PhaseCount, ...] = ()
+    phases: Mapping[str, int] = field(default_factory=dict)
+    """How many gangs are in each phase, and in all phases under the empty name."""
     dags: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     bars: tuple[Bar, ...] = ()
@@ -323,7 +313,7 @@ class GangsView:
 def build_gangs_view(
     filters: Filters,
     lists: Sequence[tuple[str, PageList]],
-    ends: Iterable[EndRecord],
+    ends: Iterable[PageGang],
     *,
     dag_ids: AbstractSet[str],
     without_dag: AbstractSet[str],
@@ -344,7 +334,7 @@ def build_gangs_view(
         if (dag_id in dag_ids if dag_id else source in without_dag)
         for gang in gangs
     }
-    gangs = merge_ends(tuple(listed.values()), (end for end in ends if end.key.dag_id in dag_ids))
+    gangs = merge_ends(tuple(listed.values()), (end for end in ends if end.row.dag_id in dag_ids))
     oldest = now - timedelta(hours=filters.hours)
     fitting = [gang for gang in gangs if filters.match(gang, oldest)]
     shown = [gang for gang in fitting if filters.match_phase(gang.row.phase)]
@@ -358,7 +348,7 @@ def build_gangs_view(
         lines=tuple(_line(group, now) for group in groups[start : start + ROWS_PER_PAGE]),
         total=len(shown),
         pages=pages,
-        phases=tuple(_phase_counts(fitting, filters)),
+        phases=_phase_counts(fitting, filters.phase),
         dags=_choices((gang.row.dag_id for gang in gangs), filters.dag),
         queues=_choices((gang.row.queue for gang in gangs), filters.queue or ""),
         bars=tuple(bars[:BARS_MAX]),
@@ -375,12 +365,9 @@ def _choices(values: Iterable[str], chosen: str) -> tuple[str, ...]:
     return tuple(found if chosen in found or not chosen else [*found, chosen])
 
 
-def _phase_counts(gangs: Iterable[PageGang], filters: Filters) -> Iterable[PhaseCount]:
+def _phase_counts(gangs: Sequence[PageGang], chosen: str) -> dict[str, int]:
     counts = Counter(gang.row.phase for gang in gangs)
-    yield PhaseCount("all", None, counts.total(), filters.query(phase=""), not filters.phase)
-    for phase in Phase:
-        if counts[phase] or filters.phase == phase:
-            yield PhaseCount(phase, tone_of(phase), counts[phase], filters.query(phase=phase), filters.phase == phase)
+    return {"": len(gangs)} | {phase: counts[phase] for phase in Phase if counts[phase] or phase == chosen}
 
 
 def _groups(gangs: Iterable[PageGang], sort: str) -> list[list[PageGang]]:
@@ -402,38 +389,39 @@ def _groups(gangs: Iterable[PageGang], sort: str) -> list[list[PageGang]]:
 
 
 def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
-    if len(group) == 1:
-        return _line_of_gang(group[0], now)
+    """Return the row of a gang, or of the gangs of a mapped task, which begins with the reason of the first one."""
     ordered = sorted(group, key=lambda gang: (_MAPPED_ORDER[gang.row.phase], gang.row.map_index, -gang.row.attempt))
-    first, rows = ordered[0], [gang.row for gang in ordered]
+    first, rows = _line_of_gang(ordered[0], now), [gang.row for gang in ordered]
+    if len(rows) == 1:
+        return first
+    dag_id, run_id, task_id = rows[0].dag_id, rows[0].run_id, rows[0].task_id
     counts = Counter(row.phase for row in rows)
     ended = [row.ended_at for row in rows if row.ended_at is not None]
-    queues = {row.queue for row in rows}
-    followers = {gang.followed_by for gang in ordered if gang.followed_by}
-    return GangLine(
-        anchor=clean(f"m-{first.row.dag_id}-{first.row.run_id}-{first.row.task_id}", 3 * TEXT_CHARACTERS_MAX),
-        name=clean(first.row.task_id),
-        dag_id=first.row.dag_id,
-        run_id=first.row.run_id,
-        gang=f"{pluralize(len(group), 'gang')} of a mapped task",
-        task_url=f"{_BASE}{task_url(first.row.dag_id, first.row.run_id, first.row.task_id)}/mapped",
+    return replace(
+        first,
+        anchor=clean(f"m-{dag_id}-{run_id}-{task_id}", 3 * TEXT_CHARACTERS_MAX),
+        name=clean(task_id),
+        gang=f"{pluralize(len(rows), 'gang')} of a mapped task",
+        task_url=f"{_BASE}{task_url(dag_id, run_id, task_id)}/mapped",
         phases=tuple(
             (str(phase), tone_of(phase), counts[phase]) for phase in sorted(counts, key=_MAPPED_ORDER.__getitem__)
         ),
-        category=first.category,
-        sentence=f"{clean(first.row.task)}: {first.sentence}" if first.sentence else "",
-        remedy=first.remedy,
+        sentence=f"{first.name}: {first.sentence}" if first.sentence else "",
         ranks=f"{sum(map(_started, rows))}/{sum(row.ranks for row in rows)}",
         requests="",
         submitted=min(row.submitted_at for row in rows),
         ended=max(ended) if len(ended) == len(rows) else None,
         spans=(),
-        queue=clean(queues.pop()) if len(queues) == 1 else "several",
-        followed_by=followers.pop() if len(followers) == 1 else "several" if followers else "",
-        source=first.source,
+        queue=clean(_common({row.queue for row in rows})),
+        followed_by=_common({gang.followed_by for gang in ordered} - {""}),
+        attempt=0,
         mapped=tuple(_line_of_gang(gang, now) for gang in ordered[:MAPPED_ROWS_MAX]),
         mapped_omitted=len(ordered[MAPPED_ROWS_MAX:]),
     )
+
+
+def _common(texts: set[str]) -> str:
+    return "several" if len(texts) > 1 else "".join(texts)
 
 
 def _line_of_gang(gang: PageGang, now: datetime) -> GangLine:
@@ -471,9 +459,8 @@ def _spans(gang: PageGang, now: datetime) -> Iterable[tuple[str, float]]:
     if gang.row.phase not in FINAL_PHASES:
         times["ended"] = now
     names = [name for name in ("submitted", "admitted", "running", "ended") if name in times]
-    did = {(first, then): what for first, then, what in _SPANS}
     for first, then in pairwise(names):
-        what = "assembling" if gang.row.phase is Phase.ASSEMBLING and first == "admitted" else did[first, then]
+        what = "assembling" if gang.row.phase is Phase.ASSEMBLING and first == "admitted" else _SPANS[first, then]
         seconds = (times[then] - times[first]).total_seconds()
         if seconds >= 1:
             yield what, seconds

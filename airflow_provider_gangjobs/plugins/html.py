@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
+from airflow_provider_gangjobs.gang.outcome.restarts import to_time
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.plugins.gangs_view import Filters
 from airflow_provider_gangjobs.plugins.page_text import (
@@ -165,8 +167,17 @@ def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    times = {"time": format_time, "age": format_age, "remaining": format_remaining, "duration": format_duration}
-    environment.filters |= {**times, "clean": clean, "clean_lines": clean_lines, "ordinal": format_ordinal}
+    environment.filters |= {
+        "age": format_age,
+        "clean": clean,
+        "clean_lines": clean_lines,
+        "duration": format_duration,
+        "ordinal": format_ordinal,
+        "remaining": format_remaining,
+        "time": format_time,
+        "tone": tone_of,
+        "unix_time": to_time,
+    }
     return environment.get_template(name)
 
 

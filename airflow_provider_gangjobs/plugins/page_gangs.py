@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace as with_fields
 
@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.gang_lists import GangRow
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
 from airflow_provider_gangjobs.kube.text import to_sentence
-from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
+from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean, format_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,26 +58,6 @@ class PageList:
     """What is free in the cluster, by resource, as far as it is known."""
 
 
-@dataclass(frozen=True)
-class EndRecord:
-    """How a gang ended, by the XCom `gang_end` of its task."""
-
-    key: TaskKey
-    event: GangEvent
-    at: datetime
-    """When the XCom was written."""
-
-    @classmethod
-    def of(cls, key: TaskKey, event: GangEvent, at: datetime) -> EndRecord:
-        """Return the record without what the page does not show, since many are kept, and without times that have no
-        zone, which only somebody else can have written."""
-        counts = {"ranks": len(event.ranks)} | event.counts
-        times = {name: when for name, when in event.times.items() if when.tzinfo is not None}
-        unshown: dict[str, Any] = {"ranks": (), "notes": (), "streamed": {}, "whole_logs": (), "restarts": ()}
-        slim = with_fields(event, counts=counts, times=times, **unshown, progress=None, time_use=None)
-        return cls(key, slim, at)
-
-
 def list_for_page(overview: Overview, source: str) -> PageList:
     """Return the gangs of an overview for the page. All viewers share the result."""
     by_dag: dict[str, list[PageGang]] = defaultdict(list)
@@ -100,7 +80,7 @@ def _page_gang(gang: ListedGang, source: str) -> PageGang:
             category=found.category if found else "",
             sentence=clean(found.summary if found else _describe_unread(row), SENTENCE_CHARACTERS_MAX),
             remedy=clean(found.remedy, SENTENCE_CHARACTERS_MAX) if found and row.has_failed else "",
-            requests=_format_requests(gang.requests),
+            requests=format_requests(gang.requests),
             followed_by=_format_followers(gang),
             source=source,
             times=tuple((name, at) for name, at in times if at is not None),
@@ -120,19 +100,13 @@ def _format_followers(gang: ListedGang) -> str:
     return clean(", ".join(gang.followed_by)) or "no triggerer"
 
 
-def _format_requests(requests: Mapping[str, str]) -> str:
-    common = ("cpu", "memory")
-    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
-    return clean(", ".join(f"{requests[name]} {name}" for name in names))
-
-
 def _with_words(gang: PageGang) -> PageGang:
     row = gang.row
     parts = (row.namespace, row.name, row.dag_id, row.task, row.run_id, row.submission_id, row.queue)
     return replace(gang, words="\n".join((*parts, gang.category, gang.sentence)).casefold())
 
 
-_PHASE_OF_STATUS: Final = {
+PHASE_OF_STATUS: Final = {
     Status.SUCCEEDED: Phase.SUCCEEDED,
     Status.FAILED: Phase.FAILED,
     Status.TIMEOUT: Phase.FAILED,
@@ -142,56 +116,69 @@ _PHASE_OF_STATUS: Final = {
 """The other events do not say that the gang has ended."""
 
 
-def merge_ends(gangs: Sequence[PageGang], ends: Iterable[EndRecord]) -> list[PageGang]:
-    """Return the gangs with what their tasks were told at the end, and the ended gangs whose Jobs are gone."""
-    by_uid = {end.event.uid: end for end in ends if end.event.status in _PHASE_OF_STATUS}
-    merged = []
-    for gang in gangs:
-        end = by_uid.get(gang.row.uid)
-        if end is not None and _task_of(gang.row) == end.key.to_mapping():
-            del by_uid[gang.row.uid]
-            gang = _with_end(gang, end)
-        merged.append(gang)
-    return merged + [_with_end(PageGang(_row_of_end(end)), end) for end in by_uid.values()]
+def gang_of_end(key: TaskKey, event: GangEvent, at: datetime) -> PageGang | None:
+    """Return an ended gang by the XCom `gang_end` of its task; `None` if the event does not say that it has ended.
 
-
-def _task_of(row: GangRow) -> dict[str, Any]:
-    return {"dag_id": row.dag_id, "run_id": row.run_id, "task_id": row.task_id, "map_index": row.map_index}
-
-
-def _with_end(gang: PageGang, end: EndRecord) -> PageGang:
-    event = end.event
-    phase = _PHASE_OF_STATUS[event.status]
+    :param at: When the XCom was written.
+    """
+    phase = PHASE_OF_STATUS.get(event.status)
+    if phase is None:
+        return None
+    # Only somebody else can have written times that have no zone.
+    times = {name: when for name, when in event.times.items() if when.tzinfo is not None}
+    ended = times.get("ended", at)
+    row = GangRow(
+        namespace=event.namespace,
+        name=event.name,
+        uid=event.uid,
+        phase=phase,
+        attempt=event.attempt or 0,
+        ranks=event.counts.get("ranks", len(event.ranks)),
+        ready=0,
+        succeeded=event.counts.get("succeeded", 0),
+        failed=event.counts.get("failed", 0),
+        submitted_at=times.get("submitted", ended),
+        started_at=times.get("admitted"),
+        ended_at=ended,
+        queue=clean(event.queue),
+        **key.to_mapping(),  # type: ignore[arg-type]
+    )
     return _with_words(
-        replace(
-            gang,
-            row=with_fields(gang.row, phase=phase, ended_at=gang.row.ended_at or event.times.get("ended", end.at)),
+        PageGang(
+            row,
             category=clean(event.category),
             sentence=clean(event.message, SENTENCE_CHARACTERS_MAX),
             remedy=clean(event.remedy, SENTENCE_CHARACTERS_MAX),
-            requests=gang.requests or _format_requests(event.requests),
-            followed_by="",
-            times=tuple(sorted(event.times.items(), key=lambda item: item[1])) or gang.times,
+            requests=format_requests(event.requests),
+            times=tuple(sorted(times.items(), key=lambda item: item[1])),
         )
     )
 
 
-def _row_of_end(end: EndRecord) -> GangRow:
-    event = end.event
-    ended = event.times.get("ended", end.at)
-    return GangRow(
-        namespace=event.namespace,
-        name=event.name,
-        uid=event.uid,
-        phase=_PHASE_OF_STATUS[event.status],
-        attempt=event.attempt or 0,
-        ranks=event.counts.get("ranks", 0),
-        ready=0,
-        succeeded=event.counts.get("succeeded", 0),
-        failed=event.counts.get("failed", 0),
-        submitted_at=event.times.get("submitted", ended),
-        started_at=event.times.get("admitted"),
-        ended_at=ended,
-        queue=clean(event.queue),
-        **end.key.to_mapping(),  # type: ignore[arg-type]
+def merge_ends(gangs: Sequence[PageGang], ends: Iterable[PageGang]) -> list[PageGang]:
+    """Return the gangs with what their tasks were told at the end, and the ended gangs whose Jobs are gone."""
+    by_uid = {end.row.uid: end for end in ends}
+    merged = []
+    for gang in gangs:
+        end = by_uid.get(gang.row.uid)
+        if end is not None and _task_of(gang.row) == _task_of(end.row):
+            del by_uid[gang.row.uid]
+            gang = _with_end(gang, end)
+        merged.append(gang)
+    return [*merged, *by_uid.values()]
+
+
+def _task_of(row: GangRow) -> tuple[str, str, str, int]:
+    return row.dag_id, row.run_id, row.task_id, row.map_index
+
+
+def _with_end(gang: PageGang, end: PageGang) -> PageGang:
+    return _with_words(
+        replace(
+            end,
+            row=with_fields(gang.row, phase=end.row.phase, ended_at=gang.row.ended_at or end.row.ended_at),
+            requests=gang.requests or end.requests,
+            source=gang.source,
+            times=end.times or gang.times,
+        )
     )

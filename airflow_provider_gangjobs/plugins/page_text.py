@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from airflow_provider_gangjobs.kube.text import cut_end, to_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TEXT_CHARACTERS_MAX: Final = 250
 """An id of Airflow has at most 250 characters."""
@@ -37,6 +40,13 @@ def format_duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes_left:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def format_requests(requests: Mapping[str, str]) -> str:
+    """Return quantities with their resources, and those that each program requests at the end."""
+    common = ("cpu", "memory")
+    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
+    return clean(", ".join(f"{requests[name]} {name}" for name in names))
 
 
 def format_ordinal(number: int) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import asdict
+from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.messages import describe_placement
-from airflow_provider_gangjobs.gang.gang_lists import format_amount
+from airflow_provider_gangjobs.gang.gang_lists import GangRow, row_of
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -31,7 +32,7 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     outcome_row,
     tone_of,
 )
-from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport, to_time
+from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, next_limit
@@ -41,17 +42,16 @@ from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, VerdictKind
 from airflow_provider_gangjobs.gang.state.pods import rank_of
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.kube.quantity import requests_of
-from airflow_provider_gangjobs.plugins.page_text import format_duration
-from airflow_provider_gangjobs.submission.submission import SubmissionRecord, record_of
-from airflow_provider_gangjobs.tracking.explanation import observe_snapshot
+from airflow_provider_gangjobs.plugins.page_gangs import PHASE_OF_STATUS
+from airflow_provider_gangjobs.plugins.page_text import format_duration, format_requests
+from airflow_provider_gangjobs.tracking.explanation import observe_snapshot, requests_of_rank
 from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
-    from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.gang.outcome.restarts import Restart
     from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
@@ -88,31 +88,6 @@ class PhaseSpan:
 
 
 @dataclass(frozen=True)
-class AttemptRow:
-    """The row of another attempt of the same task."""
-
-    number: int
-    name: str
-    phase: str
-    tone: Tone
-    submitted: datetime | None
-    ended: datetime | None
-    message: str
-
-
-@dataclass(frozen=True)
-class RestartRow:
-    """The row of a restart of the programs in their pods."""
-
-    number: int
-    at: datetime | None
-    cause: str
-    took_s: float | None
-    lost_s: float | None
-    """What is not known is `None`."""
-
-
-@dataclass(frozen=True)
 class GangView:
     """Everything that the page shows of a gang, in the order of the page."""
 
@@ -144,9 +119,10 @@ class GangView:
     """The number of ranks that have no row."""
     ranks_with_log: frozenset[int] = frozenset()
     """The ranks of which a pod exists that may have a log."""
-    restarts: tuple[RestartRow, ...] = ()
+    restarts: tuple[Restart, ...] = ()
     """The last restarts of the programs in their pods, the latest first."""
-    other_attempts: tuple[AttemptRow, ...] = ()
+    other_attempts: tuple[GangRow, ...] = ()
+    """The `reason` of each says why it failed, by the outcomes of its ranks as far as they are known."""
     notes: tuple[str, ...] = ()
     command: str = ""
     """The command that lists the pods; empty if there are none any more."""
@@ -170,10 +146,10 @@ def build_view(
         view = _view_without_job(locator)
     else:
         job = read_gang(snapshot.job, snapshot.role_jobs)
-        requests = "" if job.has_roles else _format_requests(snapshot.job)
+        requests = "" if job.has_roles else format_requests(requests_of_rank(snapshot.job))
         view = _view_of_job(locator, snapshot, job, requests, now)
     others = [read_gang(job, snapshot.role_jobs) for job in snapshot.jobs if job is not snapshot.job]
-    return replace(view, other_attempts=tuple(_attempt_row(job, ends or {}) for job in others[:ATTEMPTS_MAX]))
+    return replace(view, other_attempts=tuple(_row_of_attempt(job, ends or {}) for job in others[:ATTEMPTS_MAX]))
 
 
 # -- the Job exists --------------------------------------------------------------------------------------------------
@@ -182,12 +158,11 @@ def build_view(
 def _view_of_job(
     locator: GangLocator, snapshot: GangSnapshot, job: StoredGang, requests: str, now: datetime
 ) -> GangView:
-    record = record_of(job)
     observation = observe_snapshot(snapshot)
     phase = observation.phase
     outcomes = merge_outcomes(snapshot.pods, snapshot.outcomes)
     diagnosis = diagnose(observation, outcomes)
-    summary = _summary(observation, job, record, diagnosis, requests)
+    summary = _summary(observation, job, diagnosis, requests)
     rows = build_rows(snapshot.pods, outcomes, now)
     if observation.wait.cause is WaitCause.HALTED:
         rows = [replace(row, tone=Tone.QUIET) if row.tone is Tone.BAD else row for row in rows]
@@ -195,22 +170,28 @@ def _view_of_job(
     is_over = observation.verdict is not None or phase is Phase.FAILED
     first = Phase.QUEUED if job.queue else Phase.SUBMITTED
     times = [(first if began is Phase.SUBMITTED else began, at) for began, at in observation.began.items()]
-    report = SupervisorReport.parse(job.view.metadata.annotations.progress)
-    end = locator.end if locator.end is not None and locator.end.uid == record.ref.uid else None
+    end, report = locator.end, SupervisorReport.parse(job.view.metadata.annotations.progress)
     if end is not None and end.restarts_total is not None:
-        report = SupervisorReport(restarts=end.restarts, total=end.restarts_total, progress=end.progress)
-    details = _details(record, "" if requests in summary else requests, ranks, job.roles)
+        report = _report_of_end(end)
+    details = {
+        "Roles": ", ".join(f"{role.size} {role.name}" for role in job.roles),
+        "Ranks": f"{ranks:,}",
+        "Requests of each rank": "" if requests in summary else requests,
+        "Placement": describe_placement(job.decision) if job.decision else "",
+        "Airflow installation": job.installation,
+        **_details_of_programs(report, job.restarts_max, end),
+    }
     return GangView(
-        title=str(record.ref),
+        title=str(job.ref),
         phase=str(phase),
         tone=tone_of(phase),
-        attempt=record.attempt,
+        attempt=job.attempt_number,
         since=observation.since,
         is_over=is_over and phase in FINAL_PHASES,
         category=diagnosis.category,
         summary=summary,
         remedy=diagnosis.remedy,
-        details=(*details, *_details_of_programs(report, job.restarts_max, end)),
+        details=_present(details),
         spans=_spans(times, None if phase in FINAL_PHASES else now),
         deadline=None if is_over else _next_deadline(locator, observation),
         state_counts=(
@@ -221,9 +202,9 @@ def _view_of_job(
         ranks_with_log=frozenset(
             rank for pod in snapshot.pods if may_have_log(pod) and (rank := rank_of(pod)) is not None
         ),
-        restarts=_restart_rows(report),
+        restarts=report.restarts[::-1],
         notes=tuple(f"The connection may not list {what} in this namespace." for what in snapshot.unread),
-        command=f"kubectl -n {record.ref.namespace} get pods -o wide -l {gang_selector(record.ref.name)}",
+        command=f"kubectl -n {job.ref.namespace} get pods -o wide -l {gang_selector(job.ref.name)}",
         is_final=locator.is_finished and is_over,
     )
 
@@ -260,11 +241,9 @@ def _state_counts_of_job(job: StoredGang) -> tuple[tuple[str, int], ...]:
     return tuple((state, number) for state, number in counts.items() if number)
 
 
-def _summary(
-    observation: Observation, job: StoredGang, record: SubmissionRecord, diagnosis: Diagnosis, requests: str
-) -> str:
+def _summary(observation: Observation, job: StoredGang, diagnosis: Diagnosis, requests: str) -> str:
     ranks = observation.counts.ranks
-    if ended := _describe_failure(observation, job, record, diagnosis):
+    if ended := _describe_failure(observation, job, diagnosis):
         return ended
     if observation.phase is Phase.SUCCEEDED:
         return _describe_success(ranks)
@@ -285,14 +264,14 @@ def _describe_success(ranks: int) -> str:
     return "Its only rank succeeded." if ranks == 1 else f"All {ranks:,} ranks succeeded."
 
 
-def _describe_failure(observation: Observation, job: StoredGang, record: SubmissionRecord, diagnosis: Diagnosis) -> str:
+def _describe_failure(observation: Observation, job: StoredGang, diagnosis: Diagnosis) -> str:
     """Return why a gang has ended that did not succeed; empty for other gangs."""
     if job.halt_note == EXECUTION_TIMEOUT and observation.wait.cause is WaitCause.HALTED:
         return f"The {_EXECUTION_TIMEOUT} of the task passed."
     if (halted := read_deadline_halt(job)) is not None:
         return describe_deadline(PARAMETERS.get(halted.phase, ""), halted.phase, halted.message)
-    if observation.wait.cause is WaitCause.HALTED and record.error is not None:
-        return record.error.message
+    if observation.wait.cause is WaitCause.HALTED and job.failure_cause is not None:
+        return job.failure_cause[1]
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         return diagnosis.summary
     return ""
@@ -315,68 +294,40 @@ def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineVi
     return min(deadlines, key=lambda deadline: deadline.at, default=None)
 
 
-def _details(record: SubmissionRecord, requests: str, ranks: int, roles: Sequence[RoleRanks]) -> list[tuple[str, str]]:
-    details = [
-        ("Roles", ", ".join(f"{role.size} {role.name}" for role in roles)),
-        ("Ranks", f"{ranks:,}"),
-        ("Requests of each rank", requests),
-        ("Placement", describe_placement(record.decision) if record.decision else ""),
-        ("Airflow installation", record.installation),
-    ]
-    return [(name, value) for name, value in details if value]
+def _present(details: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in details.items() if value)
 
 
-def _details_of_programs(
-    report: SupervisorReport, restarts_max: int | None, end: GangEvent | None
-) -> Iterator[tuple[str, str]]:
-    """Yield the progress and the restarts of the programs, and what the time of an ended gang was used for."""
+def _details_of_programs(report: SupervisorReport, restarts_max: int | None, end: GangEvent | None) -> dict[str, str]:
+    """Return the progress and the restarts of the programs, and what the time of an ended gang was used for."""
+    details: dict[str, str] = {}
     if report.progress is not None and str(report.progress):
-        yield "Progress", str(report.progress)
+        details["Progress"] = str(report.progress)
         if report.progress.eta_s is not None and end is None:
-            yield "Estimated time left", _span(report.progress.eta_s)
+            details["Estimated time left"] = _span(report.progress.eta_s)
     if restarts_max and report.total is not None:
-        yield "Restarts in place", f"{report.total} of {restarts_max}"
+        details["Restarts in place"] = f"{report.total} of {restarts_max}"
     if end is not None and end.time_use is not None:
-        yield "Used for", describe_use(end.time_use, end.counts.get("ranks", 0) or len(end.ranks))
+        details["Used for"] = describe_use(end.time_use, end.counts.get("ranks", 0) or len(end.ranks))
+    return details
 
 
 def _span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min" if seconds >= 60 else "1 min"
 
 
-def _restart_rows(report: SupervisorReport) -> tuple[RestartRow, ...]:
-    return tuple(
-        RestartRow(one.number, to_time(one.at), one.cause, one.took_s, one.lost_s) for one in reversed(report.restarts)
-    )
+def _report_of_end(end: GangEvent) -> SupervisorReport:
+    return SupervisorReport(restarts=end.restarts, total=end.restarts_total, progress=end.progress)
 
 
-def _format_requests(job: Mapping[str, Any]) -> str:
-    try:
-        requests = requests_of(job["spec"]["template"]["spec"])
-    except (KeyError, TypeError, ValueError):
-        return ""
-    common = ("cpu", "memory")
-    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
-    return ", ".join(f"{format_amount(name, requests[name])} {name}" for name in names if requests[name])
-
-
-def _attempt_row(job: StoredGang, ends: Mapping[str, str]) -> AttemptRow:
-    record = record_of(job)
-    return AttemptRow(
-        number=record.attempt,
-        name=record.ref.name,
-        phase=str(record.phase),
-        tone=tone_of(record.phase),
-        submitted=record.submitted_at,
-        ended=record.ended_at,
-        message=ends.get(record.ref.uid) or describe_end(job, ()),
-    )
+def _row_of_attempt(job: StoredGang, ends: Mapping[str, str]) -> GangRow:
+    return with_fields(row_of(job), reason=ends.get(job.ref.uid) or describe_end(job, ()))
 
 
 def describe_end(job: StoredGang, outcomes: Sequence[Outcome]) -> str:
     """Return why an attempt failed, by the outcomes of its ranks as far as they are known; else empty."""
     observation = observe(job, (), None, job.ref)
-    return _describe_failure(observation, job, record_of(job), diagnose(observation, outcomes))
+    return _describe_failure(observation, job, diagnose(observation, outcomes))
 
 
 # -- the Job does not exist, or the cluster cannot be read -----------------------------------------------------------
@@ -414,15 +365,15 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     ranks = end.counts.get("ranks", len(rows))
     first = Phase.QUEUED if end.queue or end.phase is Phase.QUEUED else Phase.SUBMITTED
     times = [(_PHASES_OF_TIMES.get(name, first), at) for name, at in end.times.items() if at.tzinfo is not None]
-    details = (
-        ("Ranks", f"{ranks:,}" if ranks else ""),
-        ("Requests", ", ".join(f"{n} {name}" for name, n in end.requests.items())),
-        ("Queue", end.queue),
-    )
-    report = SupervisorReport(restarts=end.restarts, total=end.restarts_total, progress=end.progress)
+    details = {
+        "Ranks": f"{ranks:,}" if ranks else "",
+        "Requests": ", ".join(f"{n} {name}" for name, n in end.requests.items()),
+        "Queue": end.queue,
+        **_details_of_programs(_report_of_end(end), end.restarts_max, end),
+    }
     return GangView(
         title=str(locator.ref),
-        phase=str(Phase.FAILED if end.status is Status.TIMEOUT else end.status),
+        phase=str(PHASE_OF_STATUS.get(end.status, end.phase)),
         tone=Tone.GOOD if end.status is Status.SUCCEEDED else Tone.BAD,
         attempt=end.attempt,
         since=end.times.get("ended"),
@@ -430,12 +381,9 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
         category=end.category,
         summary=_summary_of_end(end, ranks),
         remedy=_remedy_of_end(end),
-        details=(
-            *((name, value) for name, value in details if value),
-            *_details_of_programs(report, end.restarts_max, end),
-        ),
+        details=_present(details),
         spans=_spans(times, None),
-        restarts=_restart_rows(report),
+        restarts=end.restarts[::-1],
         state_counts=tuple((name, end.counts[name]) for name in ("failed", "succeeded") if end.counts.get(name)),
         rows=tuple(rows),
         rows_omitted=max(0, ranks - len(rows)),

@@ -327,7 +327,7 @@ def state_of_snapshot(snapshot: GangSnapshot, now: datetime) -> GangState:
     return replace(
         _state_of(job, observe_snapshot(snapshot), outcomes),
         ranks=tuple(build_rows(snapshot.pods, outcomes, now)),
-        requests={} if job.has_roles else _requests(snapshot.job),
+        requests={} if job.has_roles else requests_of_rank(snapshot.job),
         placement=job.decision or "",
         unread=snapshot.unread,
     )
@@ -352,7 +352,8 @@ def _state_of(job: StoredGang, observation: Observation, outcomes: Sequence[Outc
     )
 
 
-def _requests(stored: Mapping[str, Any]) -> dict[str, str]:
+def requests_of_rank(stored: Mapping[str, Any]) -> dict[str, str]:
+    """Return the requests of each rank of a Job, by resource; empty if they cannot be read."""
     try:
         requests = requests_of(stored["spec"]["template"]["spec"])
     except (KeyError, TypeError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -29,7 +30,7 @@ from airflow_provider_gangjobs.plugins.gangs_view import (
     build_gangs_view,
 )
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
-from airflow_provider_gangjobs.plugins.page_gangs import NOT_EXPLAINED, EndRecord, list_for_page
+from airflow_provider_gangjobs.plugins.page_gangs import NOT_EXPLAINED, gang_of_end, list_for_page
 from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview, QueueUse
 from tests.plugins.test_html import MARKUP, Elements
@@ -37,6 +38,8 @@ from tests.unit.builders import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from airflow_provider_gangjobs.plugins.page_gangs import PageGang
 
 NOW = at(3600)
 SOURCE = "gpu/team"
@@ -58,7 +61,7 @@ def view_of(
     *,
     dags: Iterable[str] = ("etl", "eval"),
     own_connection: bool = False,
-    ends: Iterable[EndRecord] = (),
+    ends: Iterable[PageGang | None] = (),
     uses: Iterable[QueueUse] = (),
     free: dict[str, Decimal] | None = None,
     now: datetime = NOW,
@@ -68,7 +71,7 @@ def view_of(
     return build_gangs_view(
         Filters.parse(query),
         [(SOURCE, list_for_page(Overview(tuple(gangs), tuple(uses), free or {}), SOURCE))],
-        ends,
+        filter(None, ends),
         dag_ids=frozenset(dags),
         without_dag={SOURCE} if own_connection else set(),
         now=now,
@@ -79,10 +82,10 @@ def names(view: GangsView) -> list[str]:
     return [line.gang.removeprefix("team/") for line in view.lines]
 
 
-def end(name: str, *, dag_id: str = "etl", task_id: str = "train", **fields: Any) -> EndRecord:
+def end(name: str, *, dag_id: str = "etl", task_id: str = "train", **fields: Any) -> PageGang | None:
     status = fields.pop("status", Status.FAILED)
     event = build_event(GangRef("team", name, name), status, Phase.FAILED, **fields)
-    return EndRecord.of(TaskKey(dag_id, "run", task_id), event, at(90))
+    return gang_of_end(TaskKey(dag_id, "run", task_id), event, at(90))
 
 
 # -- who sees what ---------------------------------------------------------------------------------------------------
@@ -99,7 +102,7 @@ def test_gangs_of_other_dags_are_nowhere_on_the_page() -> None:
     view = view_of([gang("own"), foreign], ends=[ended], uses=[QueueUse(f"queue {SECRET}", (use,))])
 
     assert (names(view), view.total, view.dags, view.queues, view.bars) == (["own"], 1, ("etl",), (), ())
-    assert [(one.phase, one.count) for one in view.phases] == [("all", 1), ("running", 1)]
+    assert view.phases == {"": 1, "running": 1}
     assert SECRET not in render_gangs(GangsContext(view, NOW, NOW), nonce="n")
 
 
@@ -156,11 +159,13 @@ def test_filters_choose_and_order_the_rows(query: dict[str, str], expected: list
 def test_counts_of_phases_ignore_the_chosen_phase_only() -> None:
     view = view_of(TONIGHT, dag="etl", phase="queued")
 
-    assert [(one.phase, one.count, one.is_chosen) for one in view.phases] == [
-        ("all", 2, False),
-        ("queued", 1, True),
-        ("running", 1, False),
-    ]
+    html = render_gangs(GangsContext(view, NOW, NOW), nonce="n", part=True)
+
+    assert list(view.phases.items()) == [("", 2), ("queued", 1), ("running", 1)]
+    links = re.findall(
+        r'<a href="\?[^"]*"( aria-current="true")?><span class="state[^>]*>(all|queued|running)</span>', html
+    )
+    assert links == [("", "all"), (' aria-current="true"', "queued"), ("", "running")]
 
 
 def test_gang_that_ended_long_ago_is_left_out() -> None:

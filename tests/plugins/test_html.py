@@ -9,7 +9,9 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_fields
 
+from airflow_provider_gangjobs.gang.gang_lists import GangRow
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
@@ -17,11 +19,16 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
-from airflow_provider_gangjobs.plugins.view_model import AttemptRow, DeadlineView, GangView, PhaseSpan
+from airflow_provider_gangjobs.plugins.view_model import DeadlineView, GangView, PhaseSpan
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 from tests.unit.builders import REF, at
 
 MARKUP = """<script>alert(1)</script><img src=x onerror="alert(2)">'"`{{ 7 * 7 }}</style></td>"""
+
+
+EARLIER = GangRow(
+    namespace="team", name="", uid="", phase=Phase.FAILED, attempt=0, ranks=1, ready=0, submitted_at=at(0)
+)
 
 
 def view_of(text: str) -> GangView:
@@ -41,7 +48,7 @@ def view_of(text: str) -> GangView:
         state_counts=((text, 1200),),
         rows=(row,),
         rows_omitted=99_999,
-        other_attempts=(AttemptRow(0, text, text, Tone.BAD, at(0), None, text),),
+        other_attempts=(replace_fields(EARLIER, name=text, reason=text),),
         notes=(text,),
     )
 

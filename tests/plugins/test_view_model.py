@@ -33,7 +33,6 @@ from airflow_provider_gangjobs.plugins.view_model import (
     ROWS_MAX,
     SPAN_WIDTH_MIN,
     DeadlineView,
-    RestartRow,
     build_view,
     describe_end,
     view_without_cluster,
@@ -304,8 +303,8 @@ def test_other_attempts_have_one_row_each() -> None:
     view = build_view(LOCATOR, GangSnapshot(jobs=[current.obj, earlier.obj], job=current.obj), at(60))
 
     assert view.attempt == 1
-    assert [(row.number, row.phase, row.tone) for row in view.other_attempts] == [(0, "failed", Tone.BAD)]
-    assert view.other_attempts[0].message == "BackoffLimitExceeded: Job has reached the specified backoff limit"
+    assert [(row.attempt, row.phase) for row in view.other_attempts] == [(0, "failed")]
+    assert view.other_attempts[0].reason == "BackoffLimitExceeded: Job has reached the specified backoff limit"
 
 
 def test_outcomes_of_another_attempt_say_why_it_failed() -> None:
@@ -316,8 +315,8 @@ def test_outcomes_of_another_attempt_say_why_it_failed() -> None:
     snapshot = GangSnapshot(jobs=[current.obj, earlier.obj], job=current.obj)
     view = build_view(LOCATOR, snapshot, at(60), {"earlier": why})
 
-    assert view.other_attempts[0].message.startswith("rank 1 was evicted")
-    assert view.other_attempts[0].message.endswith("on node-1")
+    assert view.other_attempts[0].reason.startswith("rank 1 was evicted")
+    assert view.other_attempts[0].reason.endswith("on node-1")
 
 
 @pytest.mark.parametrize(
@@ -453,7 +452,7 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
 
     view = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.running())), at(60))
 
-    assert view.restarts == (RestartRow(1, CREATED, "rank 1 exited with code 3", 1.5, None),)
+    assert view.restarts == report.restarts
     assert ("Progress", "step 3 of 12 (25 %)") in view.details
     assert ("Estimated time left", "2.0 h") in view.details
     assert ("Restarts in place", "1 of 3") in view.details

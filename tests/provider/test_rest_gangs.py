@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from msgspec.structs import replace as replace_fields
+
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -122,6 +124,9 @@ async def test_end_that_airflow_recorded_is_told_when_the_job_is_gone(connection
     assert (found["why"]["phase"], found["why"]["diagnosis"]["category"]) == ("failed", "OutOfMemory")
     assert found["why"]["diagnosis"]["summary"] == end.message
     assert found["why"]["diagnosis"]["remedy"] == end.remedy
+
+    rest.record = replace(record, end=replace_fields(end, status=Status.REPLACED).to_payload())
+    assert (await rest.get_gang()).json()["why"]["phase"] == "deleted"
 
 
 async def test_task_without_a_gang_says_why(connection: str) -> None:
