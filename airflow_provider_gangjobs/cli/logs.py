@@ -61,14 +61,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def logs(options: argparse.Namespace) -> int:
     """Print logs, and return 0, or 1 if a log could not be read."""
-    key = run_on_cluster(options, lambda gangs: _print_from_pods(gangs, options))
-    if key is None:
-        return int(options.failures)
-    return _print_from_storage(options, *key)
+    found = run_on_cluster(options, lambda gangs: _print_from_pods(gangs, options))
+    if isinstance(found, bool):
+        return 0 if found else 1
+    return _print_from_storage(options, *found)
 
 
-async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> tuple[TaskKey, str] | None:
-    """Print the logs of the pods that exist. If none does, return the task and the Job whose stored logs to read.
+async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> bool | tuple[TaskKey, str]:
+    """Print the logs of the pods that exist, and return false if a log could not be read.
+
+    If no pod exists, return the task and the Job whose stored logs to read.
 
     Raises:
         CommandError: there are no logs.
@@ -86,14 +88,12 @@ async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> t
         return TaskKey(dag_id, run_id, task_id, int(map_index)), ""
     sources = await _sources(gangs.client, job.ref, options)
     if options.follow and not job.is_over:
-        options.failures = await _Follower(gangs, job.ref, options).run()
-    elif sources:
-        options.failures = int(not await _print_all(gangs.client, sources))
-    elif options.storage and job.task_key:
+        return await _follow_all(gangs, job.ref, options)
+    if sources:
+        return await _print_all(gangs.client, sources)
+    if options.storage and job.task_key:
         return job.task_key, job.ref.name
-    else:
-        raise CommandError(_no_logs(str(job.ref), options))
-    return None
+    raise CommandError(_no_logs(str(job.ref), options))
 
 
 def _no_logs(gang: str, options: argparse.Namespace) -> str:
@@ -156,47 +156,44 @@ def _write_bytes(text: bytes) -> None:
     sys.stdout.flush()
 
 
-class _Follower:
-    """Prints the logs of ranks while they run, also of ranks that start later."""
+async def _follow_all(gangs: GangService, ref: GangRef, options: argparse.Namespace) -> bool:
+    """Print logs while ranks run, also of ranks that start later, until the gang is over and all logs have ended.
 
-    def __init__(self, gangs: GangService, ref: GangRef, options: argparse.Namespace) -> None:
-        self._gangs = gangs
-        self._ref = ref
-        self._options = options
-        self._failures = 0
+    Returns false if a log could not be read.
+    """
+    import asyncio
 
-    async def run(self) -> int:
-        """Print until the gang is over and all logs have ended. Returns 1 if a log could not be read, else 0."""
-        import asyncio
+    tasks: dict[str, asyncio.Task[bool]] = {}
+    is_alone = len(options.rank or ()) == 1 and not options.container
+    async with asyncio.TaskGroup() as group:
+        is_live = True
+        while is_live:
+            is_live = await gangs.is_live(ref)
+            for source in await _sources(gangs.client, ref, options):
+                if source.key not in tasks:
+                    following = _follow(gangs.client, source, is_alone=is_alone)
+                    tasks[source.key] = group.create_task(following, name=f"log-{source.key}")
+            if is_live:
+                await asyncio.sleep(LOOK_EVERY_S)
+    return all(task.result() for task in tasks.values())
 
-        tasks: dict[str, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as group:
-            is_live = True
-            while is_live:
-                is_live = await self._gangs.is_live(self._ref)
-                for source in await _sources(self._gangs.client, self._ref, self._options):
-                    if source.key not in tasks:
-                        tasks[source.key] = group.create_task(self._follow(source), name=f"log-{source.key}")
-                if is_live:
-                    await asyncio.sleep(LOOK_EVERY_S)
-        return int(self._failures > 0)
 
-    async def _follow(self, source: LogSource) -> None:
-        from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.cluster.http.transport import LogQuery
-        from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
+async def _follow(client: Client, source: LogSource, *, is_alone: bool) -> bool:
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.cluster.http.transport import LogQuery
+    from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
 
-        def say_other_file() -> None:
-            print(f"gangjobs: the log of {source.label} {OTHER_FILE}", file=sys.stderr)
+    def say_other_file() -> None:
+        print(f"gangjobs: the log of {source.label} {OTHER_FILE}", file=sys.stderr)
 
-        is_alone = len(self._options.rank or ()) == 1 and not self._options.container
-        opened = read_log_chunks(self._gangs.client, source, LogQuery(follow=True), on_other_file=say_other_file)
-        async with aclosing(opened) as chunks:
-            try:
-                await _print(chunks, source, is_alone=is_alone)
-            except ClusterError as error:
-                print(f"gangjobs: the log of {source.label} ended early: {error}", file=sys.stderr)
-                self._failures += 1
+    opened = read_log_chunks(client, source, LogQuery(follow=True), on_other_file=say_other_file)
+    async with aclosing(opened) as chunks:
+        try:
+            await _print(chunks, source, is_alone=is_alone)
+        except ClusterError as error:
+            print(f"gangjobs: the log of {source.label} ended early: {error}", file=sys.stderr)
+            return False
+    return True
 
 
 # -- the storage -----------------------------------------------------------------------------------------------------

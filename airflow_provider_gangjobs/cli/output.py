@@ -121,7 +121,7 @@ class Table(Generic[R]):
     def _line(self, row: R, cells: Sequence[str]) -> str:
         padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]
         for number, column in enumerate(self._columns):
-            if column.tone is not None and has_colours():
+            if column.tone is not None:
                 padded[number] = styled(padded[number], column.tone(row))
         return "   ".join(padded).rstrip()
 
@@ -164,19 +164,3 @@ def format_duration(duration: timedelta | None) -> str:
         number, left = divmod(left, seconds)
         parts += [(unit, number)] if number or parts else []
     return "".join(f"{number}{unit}" for unit, number in parts[:2] if number) or "0s"
-
-
-__all__ = [
-    "Column",
-    "Listing",
-    "Table",
-    "add_output_option",
-    "format_duration",
-    "has_colours",
-    "plain",
-    "print_json_line",
-    "print_object",
-    "print_rows",
-    "styled",
-    "write_lines",
-]
