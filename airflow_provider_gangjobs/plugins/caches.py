@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -33,7 +33,6 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.plugins.clusters import ALL_NAMESPACES, ListSource, SharedClients
 from airflow_provider_gangjobs.plugins.page_gangs import PageList, list_for_page
 from airflow_provider_gangjobs.plugins.view_model import describe_end
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.spec import Logs
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.service import GangService
@@ -81,17 +79,6 @@ _ERROR_TEXTS: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
 )
 
 
-async def read_connection(conn_id: str, *, must_exist: bool = False) -> ClusterConfig:
-    """Read the connection in a thread, because the API server reads it from the database or a secrets backend."""
-    return await asyncio.to_thread(GangJobHook(conn_id, must_exist=must_exist).config)
-
-
-async def read_config(locator: GangLocator) -> ClusterConfig:
-    """Read the connection of a gang."""
-    assert locator.kubernetes_conn_id is not None, "the caller has checked the connection"
-    return await read_connection(locator.kubernetes_conn_id, must_exist=locator.must_exist)
-
-
 class ClusterUnreadError(Exception):
     """The cluster could not be read. The message says why, without any detail of the connection."""
 
@@ -111,7 +98,6 @@ class SnapshotCache:
     """The snapshots of one process. The cache belongs to the event loop of its first use."""
 
     clock: Callable[[], float] = time.monotonic
-    read_config: Callable[[GangLocator], Awaitable[ClusterConfig]] = read_config
     clients: SharedClients = field(default_factory=SharedClients)
     timeout_s: float = SNAPSHOT_TIMEOUT_S
     _ends: dict[str, str] = field(default_factory=dict, init=False)
@@ -167,21 +153,14 @@ class SnapshotCache:
     ) -> T:
         if locator.kubernetes_conn_id is None:
             raise ClusterUnreadError(UNKNOWN_CONNECTION)
+        lent = self.clients.service(locator.kubernetes_conn_id, must_exist=locator.must_exist)
         try:
-            async with asyncio.timeout(self.timeout_s), slots:
-                config = await self.read_config(locator)
-                async with self.clients.service(config) as service:
-                    return await action(service)
-        except TimeoutError:
-            raise ClusterUnreadError(TIMED_OUT) from None
-        except (ClusterError, AirflowNotFoundException) as error:
-            log.warning("The API server could not read gang %s: %s", locator.ref, error)
-            text = describe_error(error, locator.kubernetes_conn_id, locator.ref.namespace)
-            raise ClusterUnreadError(text) from error
+            async with asyncio.timeout(self.timeout_s), slots, lent as service:
+                return await action(service)
         except Exception as error:
-            # A secrets backend may raise any exception, and the page has to show a message.
-            log.exception("The API server could not read gang %s", locator.ref)
-            raise ClusterUnreadError(OTHER_ERROR) from error
+            ref = locator.ref
+            text = _log_error(error, f"read gang {ref}", locator.kubernetes_conn_id, ref.namespace, TIMED_OUT)
+            raise ClusterUnreadError(text) from error
 
     async def _read_snapshot(self, service: GangService, locator: GangLocator) -> SnapshotResult:
         ref = locator.ref
@@ -212,6 +191,24 @@ def describe_error(error: Exception, conn_id: str | None, namespace: str) -> str
     """Return a sentence for an error, without any detail of the connection."""
     text = next((text for kinds, text in _ERROR_TEXTS if isinstance(error, kinds)), OTHER_ERROR)
     return text.format(conn_id=conn_id, namespace=namespace)
+
+
+def _log_error(error: Exception, what: str, conn_id: str, namespace: str, timed_out: str) -> str:
+    """Log why the API server could not do something, and return a sentence for the page.
+
+    A secrets backend may raise any exception, and the page has to show a message.
+    """
+    if isinstance(error, TimeoutError):
+        return timed_out
+    is_unexpected = not isinstance(error, (ClusterError, AirflowNotFoundException))
+    log.log(
+        logging.ERROR if is_unexpected else logging.WARNING,
+        "The API server could not %s: %s",
+        what,
+        error,
+        exc_info=error if is_unexpected else None,
+    )
+    return describe_error(error, conn_id, namespace)
 
 
 LIST_TTL_S: Final = 5.0
@@ -249,12 +246,11 @@ class ListResult:
 
 
 @dataclass
-class _Entry:
-    task: asyncio.Task[ListResult]
-    expires_at: float | None = None
-    """By the clock of the cache; `None` while the task runs."""
+class _SharedList:
+    """The reading of one list, and the last list that was read without an error."""
+
+    reads: CachedReads = field(default_factory=CachedReads)
     last: ListResult | None = None
-    """The list that was read before, without an error."""
 
 
 @dataclass
@@ -263,67 +259,45 @@ class ListCache:
 
     clients: SharedClients = field(default_factory=SharedClients)
     clock: Callable[[], float] = time.monotonic
-    read_config: Callable[[str], Awaitable[ClusterConfig]] = read_connection
     wait_s: float = WAIT_S
-    _entries: dict[tuple[ListSource, str], _Entry] = field(default_factory=dict, init=False)
+    _lists: dict[tuple[ListSource, str], _SharedList] = field(default_factory=dict, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_READS_MAX), init=False)
 
     async def get(self, source: ListSource, installation: str) -> ListResult:
         """Return the gangs of a source. An error of the cluster is a result, never raised."""
-        key = (source, installation)
-        entry = self._entries.get(key)
-        if entry is None or (entry.expires_at is not None and entry.expires_at <= self.clock()):
-            entry = self._start(key, entry)
-        await asyncio.wait({entry.task}, timeout=self.wait_s)
-        if entry.task.done():
-            return entry.task.result()
-        if entry.last is not None and entry.last.is_recent:
-            return entry.last
+        shared = self._lists.setdefault((source, installation), _SharedList())
+
+        async def read() -> Answer[ListResult]:
+            began = self.clock()
+            found = await self._read(source, installation, shared.last.overview if shared.last else None)
+            if not found.error:
+                shared.last = found
+            usual_s = ERROR_TTL_S if found.error else LIST_TTL_S
+            return Answer(found, max(usual_s, REST_FACTOR * (self.clock() - began)))
+
+        reading = asyncio.create_task(shared.reads.get(source, read, self.clock), name=f"list of gangs of {source}")
+        await asyncio.wait({reading}, timeout=self.wait_s)
+        if reading.done():
+            return reading.result()
+        if shared.last is not None and shared.last.is_recent:
+            return shared.last
         return ListResult(source, error=NOT_READ_YET.format(conn_id=source.conn_id))
 
     def forget_all_but(self, sources: frozenset[ListSource]) -> None:
         """Drop the lists of sources that no page reads any more."""
-        for key, entry in list(self._entries.items()):
-            if key[0] not in sources and entry.task.done():
-                del self._entries[key]
-
-    def _start(self, key: tuple[ListSource, str], before: _Entry | None) -> _Entry:
-        last = None
-        if before is not None:
-            found = before.task.result()
-            last = before.last if found.error else found
-        overview = last.overview if last else None
-        task = asyncio.create_task(self._read(*key, overview), name=f"list of gangs of {key[0]}")
-        entry = _Entry(task, last=last)
-        self._entries[key] = entry
-        began = self.clock()
-
-        def rest(done: asyncio.Task[ListResult]) -> None:
-            took_s = self.clock() - began
-            usual_s = ERROR_TTL_S if not done.cancelled() and done.result().error else LIST_TTL_S
-            entry.expires_at = self.clock() + max(usual_s, REST_FACTOR * took_s)
-
-        task.add_done_callback(rest)
-        return entry
+        self._lists = {key: shared for key, shared in self._lists.items() if key[0] in sources}
 
     async def _read(self, source: ListSource, installation: str, before: Overview | None) -> ListResult:
-        result, namespace = ListResult(source), source.namespace or None
+        namespace = source.namespace
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S), self._slots:
-                config = await self.read_config(source.conn_id)
-                async with self.clients.service(config) as service:
-                    namespace = None if source.namespace == ALL_NAMESPACES else namespace or service.namespace
-                    read_at = datetime.now(UTC)
-                    overview = await read_overview(service.client, namespace, installation=installation, before=before)
-                    gangs = await asyncio.to_thread(list_for_page, overview, str(source))
-                    where = config.key, namespace
-                    return replace(result, gangs=gangs, overview=overview, read_at=read_at, where=where)
-        except TimeoutError:
-            return replace(result, error=LIST_TIMED_OUT.format(conn_id=source.conn_id))
-        except (ClusterError, AirflowNotFoundException) as error:
-            log.warning("The API server could not list the gangs of %s: %s", source, error)
-            return replace(result, error=describe_error(error, source.conn_id, namespace or ALL_NAMESPACES))
-        except Exception:
-            # A secrets backend may raise any exception, and the page has to show a message.
-            log.exception("The API server could not list the gangs of %s", source)
-            return replace(result, error=OTHER_ERROR)
+            async with asyncio.timeout(READ_TIMEOUT_S), self._slots, self.clients.service(source.conn_id) as service:
+                namespace = namespace or service.namespace
+                where = None if namespace == ALL_NAMESPACES else namespace
+                read_at = datetime.now(UTC)
+                overview = await read_overview(service.client, where, installation=installation, before=before)
+                gangs = await asyncio.to_thread(list_for_page, overview, str(source))
+                return ListResult(source, gangs, overview, read_at, (service.client.config.key, where))
+        except Exception as error:
+            late = LIST_TIMED_OUT.format(conn_id=source.conn_id)
+            text = _log_error(error, f"list the gangs of {source}", source.conn_id, namespace, late)
+            return ListResult(source, error=text)

@@ -5,6 +5,7 @@ An option names connections and namespaces: `gpu, gpu/team, cpu/*`. Requests to 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.airflow_api.configuration import SECTION, conf
 from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
@@ -75,16 +77,24 @@ class _CachedClient:
     used_at: float = 0.0
 
 
+async def read_connection(conn_id: str, *, must_exist: bool = False) -> ClusterConfig:
+    """Read the connection in a thread, because the API server reads it from the database or a secrets backend."""
+    return await asyncio.to_thread(GangJobHook(conn_id, must_exist=must_exist).config)
+
+
 @dataclass
 class SharedClients:
     """The clients of one event loop."""
 
+    read_config: Callable[..., Awaitable[ClusterConfig]] = read_connection
+    """Takes the arguments of `read_connection`."""
     clock: Callable[[], float] = time.monotonic
     _clients: dict[str, _CachedClient] = field(default_factory=dict, init=False)
 
     @asynccontextmanager
-    async def service(self, config: ClusterConfig) -> AsyncIterator[GangService]:
-        """Lend the use cases of a cluster for the duration of the block."""
+    async def service(self, conn_id: str, *, must_exist: bool = False) -> AsyncIterator[GangService]:
+        """Lend the use cases of the cluster of a connection for the duration of the block."""
+        config = await self.read_config(conn_id, must_exist=must_exist)
         await self._close_idle()
         client = self._clients.get(config.key)
         if client is None:

@@ -37,7 +37,6 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - FastAPI reads annotations
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.plugins import rest_documents
 from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError
 from airflow_provider_gangjobs.plugins.clusters import SharedClients
@@ -154,9 +153,7 @@ class Clusters:
 
     @asynccontextmanager
     async def _service(self, place: Place) -> AsyncIterator[GangService]:
-        hook = GangJobHook(place.conn_id, must_exist=True)
-        config = await asyncio.to_thread(hook.config)
-        async with self._clients.service(config) as service:
+        async with self._clients.service(place.conn_id, must_exist=True) as service:
             if place.needs_own_namespace and place.namespace != service.namespace:
                 raise namespace_not_allowed(place.conn_id, place.namespace)
             yield service

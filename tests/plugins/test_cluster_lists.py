@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Unreachable
 from airflow_provider_gangjobs.plugins.caches import ERROR_TTL_S, OTHER_ERROR, ListCache
-from airflow_provider_gangjobs.plugins.clusters import ListSource
+from airflow_provider_gangjobs.plugins.clusters import ListSource, SharedClients
 from tests.plugins.test_snapshot_cache import SECRET, FailingConnection, failing_connection
 
 SOURCE = ListSource("gpu", "team")
@@ -17,7 +17,7 @@ OWN = "production"
 
 async def test_fifty_viewers_share_one_reader() -> None:
     cluster = FailingConnection(ClusterError("no"))
-    cache = ListCache(read_config=cluster)
+    cache = ListCache(clients=SharedClients(cluster))
 
     viewers = [asyncio.create_task(cache.get(SOURCE, OWN)) for _ in range(50)]
     await asyncio.sleep(0)
@@ -32,7 +32,7 @@ async def test_fifty_viewers_share_one_reader() -> None:
 async def test_list_is_read_again_after_it_has_expired() -> None:
     now = 100.0
     cluster = failing_connection(ClusterError("no"))
-    cache = ListCache(clock=lambda: now, read_config=cluster)
+    cache = ListCache(clock=lambda: now, clients=SharedClients(cluster))
 
     await cache.get(SOURCE, OWN)
     now += ERROR_TTL_S - 1
@@ -47,7 +47,7 @@ async def test_list_is_read_again_after_it_has_expired() -> None:
 async def test_slow_list_rests_longer() -> None:
     now = 0.0
     cluster = FailingConnection(ClusterError("no"))
-    cache = ListCache(clock=lambda: now, read_config=cluster, wait_s=0.0)
+    cache = ListCache(clock=lambda: now, clients=SharedClients(cluster), wait_s=0.0)
 
     await cache.get(SOURCE, OWN)
     now = 20.0
@@ -61,7 +61,7 @@ async def test_slow_list_rests_longer() -> None:
 
 async def test_page_does_not_wait_for_a_silent_cluster() -> None:
     cluster = FailingConnection(ClusterError("never"))
-    cache = ListCache(read_config=cluster, wait_s=0.0)
+    cache = ListCache(clients=SharedClients(cluster), wait_s=0.0)
 
     found = [await cache.get(SOURCE, OWN) for _ in range(3)]
     cluster.released.set()
@@ -75,7 +75,7 @@ async def test_page_does_not_wait_for_a_silent_cluster() -> None:
 
 
 async def test_error_reveals_nothing_of_the_connection() -> None:
-    cache = ListCache(read_config=failing_connection(Unreachable(f"GET {SECRET}", SECRET)))
+    cache = ListCache(clients=SharedClients(failing_connection(Unreachable(f"GET {SECRET}", SECRET))))
 
     found = await cache.get(SOURCE, OWN)
 
@@ -84,7 +84,7 @@ async def test_error_reveals_nothing_of_the_connection() -> None:
 
 async def test_list_that_no_page_reads_is_dropped() -> None:
     cluster = failing_connection(ClusterError("no"))
-    cache = ListCache(read_config=cluster)
+    cache = ListCache(clients=SharedClients(cluster))
     await cache.get(SOURCE, OWN)
 
     cache.forget_all_but(frozenset())

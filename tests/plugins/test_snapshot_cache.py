@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.plugins.caches import (
     SnapshotCache,
     SnapshotResult,
 )
+from airflow_provider_gangjobs.plugins.clusters import SharedClients
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class FailingConnection:
     released: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
 
-    async def __call__(self, asked: object) -> ClusterConfig:
+    async def __call__(self, conn_id: str, *, must_exist: bool) -> ClusterConfig:
         self.reads += 1
         await self.released.wait()
         raise self.error
@@ -81,7 +82,7 @@ def failing_connection(error: Exception) -> FailingConnection:
     ],
 )
 async def test_error_reveals_nothing_of_the_connection(error: Exception, text: str) -> None:
-    cache = SnapshotCache(read_config=failing_connection(error))
+    cache = SnapshotCache(clients=SharedClients(failing_connection(error)))
 
     result = await cache.get(LOCATOR)
 
@@ -90,7 +91,7 @@ async def test_error_reveals_nothing_of_the_connection(error: Exception, text: s
 
 async def test_concurrent_requests_share_one_snapshot() -> None:
     connection = FailingConnection(ClusterError("no"))
-    cache = SnapshotCache(read_config=connection)
+    cache = SnapshotCache(clients=SharedClients(connection))
 
     requests = [asyncio.create_task(cache.get(LOCATOR)) for _ in range(50)]
     await asyncio.sleep(0)
@@ -106,7 +107,7 @@ async def test_concurrent_requests_share_one_snapshot() -> None:
 async def test_snapshot_is_reused_until_it_expires() -> None:
     now = 100.0
     connection = failing_connection(ClusterError("no"))
-    cache = SnapshotCache(clock=lambda: now, read_config=connection)
+    cache = SnapshotCache(clock=lambda: now, clients=SharedClients(connection))
 
     await cache.get(LOCATOR)
     now += SNAPSHOT_TTL_S / 2
@@ -120,7 +121,7 @@ async def test_snapshot_is_reused_until_it_expires() -> None:
 
 async def test_each_task_and_connection_has_its_own_snapshot() -> None:
     connection = failing_connection(ClusterError("no"))
-    cache = SnapshotCache(read_config=connection)
+    cache = SnapshotCache(clients=SharedClients(connection))
 
     for locator in (
         LOCATOR,
@@ -133,14 +134,14 @@ async def test_each_task_and_connection_has_its_own_snapshot() -> None:
 
 
 async def test_snapshot_of_a_silent_cluster_times_out() -> None:
-    cache = SnapshotCache(timeout_s=0.0, read_config=FailingConnection(ClusterError("never")))
+    cache = SnapshotCache(timeout_s=0.0, clients=SharedClients(FailingConnection(ClusterError("never"))))
 
     assert await cache.get(LOCATOR) == SnapshotResult(None, TIMED_OUT)
 
 
 async def test_unknown_connection_is_not_read() -> None:
     connection = failing_connection(ClusterError("no"))
-    cache = SnapshotCache(read_config=connection)
+    cache = SnapshotCache(clients=SharedClients(connection))
 
     assert await cache.get(replace(LOCATOR, kubernetes_conn_id=None)) == SnapshotResult(None, UNKNOWN_CONNECTION)
     assert connection.reads == 0
