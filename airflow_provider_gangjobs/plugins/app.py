@@ -163,12 +163,12 @@ async def gang_page(request: Request, key: TaskInAddress, *, part: Annotated[boo
     locator, now = locate(record), datetime.now(UTC)
     result = await request.app.state.snapshots.get(locator) if locator is not None else SnapshotResult()
     page = PageContext(
+        key=key,
         view=_view(locator, result, now) if locator is not None else None,
         gang_name=str(locator.ref) if locator is not None else "",
         error=result.error,
         task_state=record.state or "",
         now=now,
-        key=key,
         refusal=parse_refusal(record.refusal),
         mapped=tuple(mapped),
         mapped_omitted=omitted,

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
-from airflow.models import Connection, DagModel
+from airflow.models import DagModel
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
@@ -35,6 +35,7 @@ from airflow_provider_gangjobs.plugins.gangs_view import Filters, build_gangs_vi
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
 from airflow_provider_gangjobs.plugins.page_gangs import gang_of_end
+from airflow_provider_gangjobs.plugins.rest_access import READ_ENTITIES, may_use_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +59,6 @@ ENDS_MAX: Final = 2000
 """How many ends of gangs a page shows at most, the latest first."""
 ENDS_KEPT_MAX: Final = 10_000
 ENDS_TTL_S: Final = 10.0
-ENTITIES: Final = (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
 ANOTHER_CLUSTER: Final = "A cluster could not be read, so the page may lack gangs."
 
 
@@ -116,7 +116,7 @@ def build_for_user(
     """Return the view for a user. The call blocks."""
     listed = {dag_id for one in found if one.gangs is not None for dag_id in one.gangs.by_dag if dag_id}
     dag_ids = readable_dags(user, listed | ends.dags(filters.hours, now))
-    own = {conn_id for conn_id in {one.source.conn_id for one in found} if may_read_connection(user, conn_id)}
+    own = {conn_id for conn_id in {one.source.conn_id for one in found} if may_use_connection("GET", conn_id, user)}
     named = own | {conn_id for conn_id, dags in sources.dags_of.items() if not dags.isdisjoint(dag_ids)}
     errors = (one.error if one.source.conn_id in named else ANOTHER_CLUSTER for one in found if one.error)
     first = {one.where: one for one in reversed(found) if one.gangs is not None}
@@ -144,13 +144,7 @@ def readable_dags(user: Any, dag_ids: AbstractSet[str]) -> frozenset[str]:
         details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
         return bool(manager.is_authorized_dag(method="GET", access_entity=entity, details=details, user=user))
 
-    return frozenset(dag_id for dag_id in allowed if all(may_read(dag_id, entity) for entity in ENTITIES))
-
-
-def may_read_connection(user: Any, conn_id: str) -> bool:
-    """Return whether the user may read a connection in Airflow. The call blocks."""
-    details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
-    return bool(get_auth_manager().is_authorized_connection(method="GET", details=details, user=user))
+    return frozenset(dag_id for dag_id in allowed if all(may_read(dag_id, entity) for entity in READ_ENTITIES))
 
 
 # -- Airflow's database ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.outcome.restarts import to_time
@@ -42,6 +43,8 @@ _BASE: Final = "../" * 7
 class PageContext:
     """The values that the templates use."""
 
+    key: TaskKey
+    """The task instance, to which the page has links."""
     view: GangView | None
     gang_name: str
     """`<namespace>/<name>` of the Job; empty if the task has no known gang."""
@@ -51,8 +54,6 @@ class PageContext:
     now: datetime
     refresh_s: int = 0
     """Seconds until the next refresh; 0 if the page will not change any more."""
-    key: TaskKey | None = None
-    """The task instance, to which the page has links."""
     refusal: str = ""
     """Why the last try of the task has submitted no gang; empty if it has, or if that is not known."""
     mapped: tuple[MappedRow, ...] = ()
@@ -62,28 +63,29 @@ class PageContext:
     @property
     def task_url(self) -> str:
         """The address of the task instance in Airflow, relative to the page."""
-        key = self.key
-        return f"{_BASE}{task_url(key.dag_id, key.run_id, key.task_id, key.map_index)}" if key is not None else ""
+        return _url_of(self.key)
 
     @property
     def gangs_url(self) -> str:
         """The address of the page "Gangs" with the gangs of the DAG, relative to the page."""
-        query = Filters(dag=self.key.dag_id).query() if self.key is not None else ""
-        return f"{_BASE}plugin/gangs{query}"
+        return f"{_BASE}plugin/gangs{Filters(dag=self.key.dag_id).query()}"
 
     @property
     def is_of_all_indexes(self) -> bool:
         """The page is that of a mapped task, and of none of its map indexes."""
-        return bool(self.mapped) and self.key is not None and self.key.map_index < 0
+        return bool(self.mapped) and self.key.map_index < 0
 
     def rank_url(self, rank: int) -> str:
         """Return the address of the page with the log of a rank, relative to this page."""
-        return f"{self.key.map_index}/ranks/{rank}" if self.key is not None else ""
+        return f"{self.key.map_index}/ranks/{rank}"
 
     def index_url(self, row: MappedRow) -> str:
         """Return the address of another map index in Airflow, relative to the page."""
-        assert self.key is not None, "only a task has map indexes"
-        return f"{_BASE}{task_url(self.key.dag_id, self.key.run_id, self.key.task_id, row.map_index)}/plugin/gang"
+        return f"{_url_of(replace(self.key, map_index=row.map_index))}/plugin/gang"
+
+
+def _url_of(key: TaskKey) -> str:
+    return f"{_BASE}{task_url(key.dag_id, key.run_id, key.task_id, key.map_index)}"
 
 
 def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
@@ -116,8 +118,7 @@ class RankContext:
     @property
     def task_url(self) -> str:
         """The address of the task instance in Airflow, relative to the page."""
-        key = self.key
-        return f"../../{_BASE}{task_url(key.dag_id, key.run_id, key.task_id, key.map_index)}"
+        return f"../../{_url_of(self.key)}"
 
 
 def render_rank(page: RankContext, *, nonce: str) -> str:

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 READ_OPTION: Final = "rest_connections"
 WRITE_OPTION: Final = "rest_write_connections"
 
-READ_DAG: Final = [
-    Depends(requires_access_dag(method="GET", access_entity=entity))
-    for entity in (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
-]
+READ_ENTITIES: Final = (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
+READ_DAG: Final = [Depends(requires_access_dag(method="GET", access_entity=entity)) for entity in READ_ENTITIES]
 """Reading what a gang of a task does. It shows messages that the user's program has written."""
 
 
@@ -78,9 +76,7 @@ WritePlace = Annotated[Place, Depends(may_write)]
 
 
 def _place(method: Literal["GET", "PUT"], conn_id: str, namespace: str, user: GetUserDep) -> Place:
-    team = Connection.get_team_name(conn_id) if conf.getboolean("core", "multi_team", fallback=False) else None
-    details = ConnectionDetails(conn_id=conn_id, team_name=team) if team else ConnectionDetails(conn_id=conn_id)
-    if not get_auth_manager().is_authorized_connection(method=method, details=details, user=user):
+    if not may_use_connection(method, conn_id, user):
         what = "read" if method == "GET" else "edit"
         raise HTTPException(403, f"This needs Airflow's permission to {what} the connection {conn_id!r}")
     options = (WRITE_OPTION,) if method == "PUT" else (READ_OPTION, WRITE_OPTION)
@@ -93,6 +89,13 @@ def _place(method: Literal["GET", "PUT"], conn_id: str, namespace: str, user: Ge
     if not is_named and OWN_NAMESPACE not in allowed:
         raise namespace_not_allowed(conn_id, namespace, options[0])
     return Place(conn_id, namespace, str(user.get_id()), needs_own_namespace=not is_named)
+
+
+def may_use_connection(method: Literal["GET", "PUT"], conn_id: str, user: Any) -> bool:
+    """Return whether Airflow lets the user read or edit a connection. The call blocks."""
+    has_teams = conf.getboolean("core", "multi_team", fallback=False)
+    details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id) if has_teams else None)
+    return bool(get_auth_manager().is_authorized_connection(method=method, details=details, user=user))
 
 
 def namespace_not_allowed(conn_id: str, namespace: str, option: str = f"{READ_OPTION} or {WRITE_OPTION}") -> Exception:

@@ -25,9 +25,9 @@ from fastapi import FastAPI, HTTPException
 from starlette.routing import Mount
 
 from airflow_provider_gangjobs.plugins.app import make_app
-from airflow_provider_gangjobs.plugins.gangs_page import may_read_connection, readable_dags
+from airflow_provider_gangjobs.plugins.gangs_page import readable_dags
 from airflow_provider_gangjobs.plugins.rest import URL_PREFIX
-from airflow_provider_gangjobs.plugins.rest_access import Place, may_read, may_write
+from airflow_provider_gangjobs.plugins.rest_access import Place, may_read, may_use_connection, may_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def seen_by(app: FastAPI, team: str) -> dict[str, Any]:
     connections = [f"{owner}_conn" for owner in OWNERS]
     return {
         "dags": sorted(readable_dags(user, DAGS)),
-        "connections": [conn_id for conn_id in connections if may_read_connection(user, conn_id)],
+        "connections": [conn_id for conn_id in connections if may_use_connection("GET", conn_id, user)],
         "read": [conn_id for conn_id in connections if is_allowed(may_read, conn_id, user)],
         "written": [conn_id for conn_id in connections if is_allowed(may_write, conn_id, user)],
         "statuses": {dag_id: asyncio.run(statuses(app, dag_id)) for dag_id in sorted(DAGS)},

@@ -26,6 +26,7 @@ from tests.unit.builders import REF, at
 MARKUP = """<script>alert(1)</script><img src=x onerror="alert(2)">'"`{{ 7 * 7 }}</style></td>"""
 
 
+KEY = TaskKey("dag", "run", "task")
 EARLIER = GangRow(
     namespace="team", name="", uid="", phase=Phase.FAILED, attempt=0, ranks=1, ready=0, submitted_at=at(0)
 )
@@ -58,7 +59,7 @@ def page_of(text: str) -> PageContext:
         TaskKey(text, text, text, 2),
         (MappedRow(7, text, Tone.BAD, text, at(30)), MappedRow(2, text, Tone.GOOD)),
     )
-    return PageContext(view_of(text), text, "", text, at(60), 3, key, text, mapped)
+    return PageContext(key, view_of(text), text, "", text, at(60), 3, text, mapped)
 
 
 class Elements(HTMLParser):
@@ -94,7 +95,7 @@ def test_every_text_of_the_view_is_on_the_page() -> None:
 
 
 def test_error_is_escaped() -> None:
-    html = render(PageContext(None, MARKUP, MARKUP, MARKUP, at(60), 3), nonce="n", part=True)
+    html = render(PageContext(KEY, None, MARKUP, MARKUP, MARKUP, at(60), 3), nonce="n", part=True)
 
     assert "<script" not in html
     assert Elements(html).text.count("alert(1)") == 3
@@ -123,7 +124,7 @@ def test_page_links_to_the_task_in_airflow_and_to_its_other_map_indexes() -> Non
 
 
 def test_refused_task_shows_the_error_in_the_place_of_a_gang() -> None:
-    html = render(PageContext(None, "", "", "failed", at(60), refusal="workers: must be 1 or more."), nonce="n")
+    html = render(PageContext(KEY, None, "", "", "failed", at(60), refusal="workers: must be 1 or more."), nonce="n")
 
     assert "not submitted" in html
     assert "workers: must be 1 or more." in html
@@ -165,7 +166,7 @@ def test_page_contains_the_part() -> None:
 
 
 def test_page_of_a_task_without_a_gang_names_the_reason() -> None:
-    html = render(PageContext(None, "", "", "success", at(60), 0), nonce="n")
+    html = render(PageContext(KEY, None, "", "", "success", at(60), 0), nonce="n")
 
     assert "This task has not submitted a gang." in html
     assert 'data-refresh-s="0"' in html
