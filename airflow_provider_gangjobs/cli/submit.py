@@ -12,10 +12,7 @@ import json
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -32,6 +29,8 @@ from airflow_provider_gangjobs.kube.text import to_one_line, to_sentence
 
 if TYPE_CHECKING:
     import argparse
+
+    import httpx
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -65,8 +64,6 @@ class RestServer:
         place = "/gangjobs/api/v1/connections/{}/namespaces/{}/submissions/{}".format(*names)
         self._url = url + place
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        # The standard library would send the token to wherever a redirect leads.
-        self._opener = urllib.request.build_opener(_NoRedirects())
 
     def put(self, document: Mapping[str, Any]) -> Submission:
         """Submit or adopt the gang of a document with the parameters of a `GangSpec`, or a Job."""
@@ -88,35 +85,32 @@ class RestServer:
             time.sleep(POLL_S)
 
     def _send(self, method: str, body: bytes | None = None) -> bytes:
-        request = urllib.request.Request(self._url, body, self._headers, method=method)  # noqa: S310 - checked above
+        import httpx
+
         try:
-            with self._opener.open(request, timeout=REQUEST_TIMEOUT_S) as reply:
-                return bytes(reply.read())
-        except urllib.error.HTTPError as error:
-            raise CommandError(_describe_problem(error)) from error
-        except (OSError, HTTPException) as error:
+            # Redirects are not followed: the token would be sent to wherever they lead.
+            reply = httpx.request(method, self._url, content=body, headers=self._headers, timeout=REQUEST_TIMEOUT_S)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ClusterFailed(f"Airflow did not answer: {error}. Run the command again") from error
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any) -> None:
-        return None
+        if not reply.is_success:
+            raise CommandError(_describe_problem(reply))
+        return reply.content
 
 
 def _in_json(content: Any) -> Any:
     return {"base64": base64.b64encode(content).decode()} if isinstance(content, bytes) else content
 
 
-def _describe_problem(error: urllib.error.HTTPError) -> str:
+def _describe_problem(reply: httpx.Response) -> str:
     """Return the sentences of the problem details, or the status of another answer."""
     try:
-        problem = json.loads(error.read())
+        problem = json.loads(reply.content)
         texts = [problem["detail"]]
         for mistake in problem.get("errors", ()):
             texts += [f"{mistake['path']}: {mistake['what']}", mistake["remedy"]]
         return to_one_line(" ".join(map(to_sentence, [*texts, problem.get("remedy", "")])))
-    except (ValueError, KeyError, TypeError, OSError):
-        return f"Airflow answered {error.code} {error.reason}"
+    except (ValueError, KeyError, TypeError):
+        return f"Airflow answered {reply.status_code} {reply.reason_phrase}"
 
 
 def configure_submit(parser: argparse.ArgumentParser) -> None:
