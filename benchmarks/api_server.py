@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import tempfile
 import time
 from contextlib import aclosing, contextmanager, suppress
@@ -17,17 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
+import psutil
 
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
-from benchmarks.harness import process
+from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.render.job_manifest import render_job
+from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from benchmarks.harness import process, with_progress
+from gangjobs_sandbox.node.pod_state import ContainerState, Kind, PodState, Terminated
+from gangjobs_sandbox.node.status import pod_status
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controlplane.build import binary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.cluster.resources import Resource
     from tests.cluster.tenant import Tenant
@@ -49,21 +55,8 @@ class ApiServerOnly(ControlPlane):
 
 
 @contextmanager
-def api_server() -> Iterator[ControlPlane]:
-    """Run a real API server during the block. `make clusters` builds the API server."""
-    with _running(ApiServerOnly) as plane:
-        yield plane
-
-
-@contextmanager
-def control_plane(release: str = RELEASE) -> Iterator[ControlPlane]:
-    """Run a real API server with controllers and scheduler during the block."""
-    with _running(ControlPlane, release) as plane:
-        yield plane
-
-
-@contextmanager
-def _running(kind: type[ControlPlane], release: str = RELEASE) -> Iterator[ControlPlane]:
+def control_plane(release: str = RELEASE, *, kind: type[ControlPlane] = ControlPlane) -> Iterator[ControlPlane]:
+    """Run a real API server with controllers and scheduler during the block. `make clusters` builds them."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         plane = kind(release, binary(release), Path(folder))
         try:
@@ -73,14 +66,15 @@ def _running(kind: type[ControlPlane], release: str = RELEASE) -> Iterator[Contr
             plane.stop()
 
 
+def api_server() -> AbstractContextManager[ControlPlane]:
+    """Run a real API server during the block."""
+    return control_plane(kind=ApiServerOnly)
+
+
 def allow_all(tenant: Tenant) -> None:
     """Allow the account everything. The peer needs permissions that our Role does not have (`jobs/status`)."""
-    subject = {"kind": "ServiceAccount", "name": "airflow", "namespace": tenant.namespace}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{tenant.namespace}/rolebindings"
-    with tenant.plane.client() as admin:
-        body = {"metadata": {"name": "peer"}, "roleRef": role, "subjects": [subject]}
-        admin.post(path, json=body).raise_for_status()
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    tenant.grant_everywhere({"metadata": {"name": "peer"}, "rules": [rule]})
 
 
 def admin_config(plane: ControlPlane, namespace: str) -> ClusterConfig:
@@ -97,11 +91,10 @@ def airflow_environment(tenant: Tenant) -> dict[str, str]:
     }
 
 
-def cpu_s(plane: ControlPlane, component: str = "kube-apiserver") -> float:
-    """Return the CPU seconds that a component of the control plane has used."""
-    pid = plane.pids()[component]
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_s(plane: ControlPlane) -> float:
+    """Return the CPU seconds that the API server has used."""
+    used = psutil.Process(plane.pids()["kube-apiserver"]).cpu_times()
+    return float(used.user + used.system)
 
 
 def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
@@ -110,14 +103,13 @@ def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
 
 
 @contextmanager
-def hollow_nodes(plane: ControlPlane, count: int, *, lasts_s: float = 0.0, logs: bool = False) -> Iterator[int]:
+def hollow_nodes(plane: ControlPlane, count: int, *, lasts_s: float = 0.0) -> Iterator[int]:
     """Run hollow nodes in a process of their own during the block, and yield the id of the process.
 
     :param lasts_s: How long each container runs, in seconds.
-    :param logs: Whether the nodes serve logs.
     """
     kubeconfig = str(plane.folder / "admin.kubeconfig")
-    with process("benchmarks.hollow_nodes", kubeconfig, count, lasts_s, *["logs"] * logs) as nodes:
+    with process("benchmarks.hollow_nodes", kubeconfig, count, lasts_s) as nodes:
         yield nodes.pid
 
 
@@ -165,13 +157,14 @@ async def watched_objects(
                         yield event["object"]
 
 
-async def write_gangs(tenant: Tenant, names: Iterable[str]) -> dict[str, str]:
+async def write_gangs(tenant: Tenant, count: int) -> dict[str, str]:
     """Write running gangs of one pod, and return the uid of each Job by its name."""
     uids: dict[str, str] = {}
     namespace = tenant.namespace
 
-    async def write(name: str) -> None:
-        job = await client.create(JOBS, job_manifest(name, 1), namespace)
+    async def write(number: int) -> None:
+        job = await client.create(JOBS, gang_job(f"run-{number}", namespace), namespace)
+        name = job["metadata"]["name"]
         uids[name] = job["metadata"]["uid"]
         status = {"active": 1, "ready": 1, "startTime": now(), "uncountedTerminatedPods": {}}
         await client.patch(JOBS, name, namespace, {"status": status}, subresource="status")
@@ -179,7 +172,7 @@ async def write_gangs(tenant: Tenant, names: Iterable[str]) -> dict[str, str]:
         await client.patch(PODS, f"{name}-0", namespace, running(), subresource="status")
 
     async with Client(admin_config(tenant.plane, namespace)) as client:
-        await run_all(write, names)
+        await run_all(write, with_progress(count, "written"))
     return uids
 
 
@@ -211,86 +204,59 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def job_manifest(name: str, pods: int, *, held: bool = True, labels: Json | None = None) -> Json:
-    """Return an Indexed Job as the provider submits it. With `held`, its pods have the finalizer of the provider."""
-    labels = labels or {LABEL_GANG: name, LABEL_ATTEMPT: "1"}
-    meta = {"labels": labels} | ({"finalizers": [FINALIZER_HARVEST]} if held else {})
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "parallelism": pods,
-            "completions": pods,
-            "completionMode": "Indexed",
-            "backoffLimit": 0,
-            "podReplacementPolicy": "Failed",
-            "template": {"metadata": meta, "spec": _pod_spec()},
-        },
-    }
+def gang_spec(workers: int, **parameters: Any) -> GangSpec:
+    """Return the spec of a gang without a scheduler of gangs."""
+    given: Json = {"resources": {"cpu": "10m", "memory": "16Mi"}, "gang": "off", **parameters}
+    return GangSpec(
+        image="registry.example/train:1",
+        command=["python", "train.py"],
+        env={f"SETTING_{number}": "x" * 20 for number in range(10)},
+        workers=workers,
+        rendezvous=False,
+        termination_grace_s=1,
+        **given,
+    )
 
 
-def _pod_spec() -> Json:
-    container = {
-        "name": "main",
-        "image": "registry.example/train:1",
-        "command": ["python", "train.py"],
-        "env": [{"name": f"SETTING_{number}", "value": "x" * 20} for number in range(10)],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    return {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+def gang_job(run: str | TaskKey, namespace: str, workers: int = 1, **parameters: Any) -> Json:
+    """Return the Job that the provider submits for a task, or for a run of the task `train`. It is not suspended."""
+    key = TaskKey("bench", run, "train") if isinstance(run, str) else run
+    attempt = build_attempt(key, Claim("benchmark"), namespace=namespace, number=0)
+    job = render_job(gang_spec(workers, **parameters), attempt, PlacementDecision(Placement.OFF))
+    job["spec"]["suspend"] = False
+    return job
 
 
 def pod_manifest(job: Json) -> Json:
     """Return the pod of a Job of one pod as the Job controller creates it, already bound to a node."""
-    name, template = job["metadata"]["name"], job["spec"]["template"]
+    name, template, index = job["metadata"]["name"], job["spec"]["template"], "batch.kubernetes.io/job-completion-index"
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
     meta = {
+        **template["metadata"],
         "name": f"{name}-0",
-        "labels": {**template["metadata"]["labels"], "batch.kubernetes.io/job-completion-index": "0"},
-        "annotations": {"batch.kubernetes.io/job-completion-index": "0"},
-        "finalizers": template["metadata"].get("finalizers", []),
+        "labels": {**template["metadata"]["labels"], index: "0"},
+        "annotations": {**template["metadata"].get("annotations", {}), index: "0"},
         "ownerReferences": [owner],
     }
-    spec = {**_pod_spec(), "nodeName": "hollow-0"}
+    spec = {**template["spec"], "nodeName": "hollow-0"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def running() -> Json:
     """Return the status patch that a kubelet sends when the container has started."""
-    return _status("Running", {"running": {"startedAt": now()}}, ready=True)
+    return _status(datetime.now(UTC), None)
 
 
 def succeeded(message: str = "") -> Json:
     """Return the status patch that a kubelet sends when the container has succeeded."""
-    at = now()
-    ended = {"exitCode": 0, "reason": "Completed", "startedAt": at, "finishedAt": at, "message": message}
-    return _status("Succeeded", {"terminated": ended}, ready=False)
+    at = datetime.now(UTC)
+    return _status(at, Terminated(0, "Completed", at, at, message))
 
 
-def _status(phase: str, state: Json, *, ready: bool) -> Json:
-    container = {
-        "name": "main",
-        "image": "registry.example/train:1",
-        "imageID": "",
-        "ready": ready,
-        "restartCount": 0,
-        "state": state,
-    }
-    kinds = ("Initialized", "Ready", "ContainersReady", "PodScheduled")
-    truth = {True: "True", False: "False"}
-    conditions = [
-        {"type": kind, "status": truth[ready or kind in ("Initialized", "PodScheduled")], "lastTransitionTime": now()}
-        for kind in kinds
-    ]
-    return {
-        "status": {
-            "phase": phase,
-            "hostIP": "10.0.0.1",
-            "podIP": "10.1.0.1",
-            "startTime": now(),
-            "conditions": conditions,
-            "containerStatuses": [container],
-        }
-    }
+def _status(at: datetime, ended: Terminated | None) -> Json:
+    main = ContainerState("main", "registry.example/train:1", Kind.MAIN, None)
+    state = PodState([main], at, pod_ip="10.1.0.1", host_ip="10.0.0.1", network_ready=True)
+    main.run(at, "", number=0, ready=True)
+    if ended is not None:
+        main.end(ended)
+    return {"status": pod_status(state, "Never", at)}

@@ -8,19 +8,19 @@ reads it three times. The row with one viewer shows what the other forty-nine ad
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
 import sys
 import time
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from benchmarks.api_server import api_server, cpu_s
-from benchmarks.harness import Report, arguments, log_progress, print_json, quantile, rss_mb, with_progress
-from benchmarks.list_gangs import RUNS_PER_DAG, write_jobs
-from tests.cluster.tenant import Tenant
+from benchmarks.api_server import cpu_s
+from benchmarks.harness import Report, arguments, log_progress, print_json, quantile, rss_mb, run_python
+from benchmarks.list_gangs import RUNS_PER_DAG, many_gangs
+
+if TYPE_CHECKING:
+    from tests.cluster.tenant import Tenant
 
 VIEWERS = (1, 50)
 
@@ -33,9 +33,7 @@ def main() -> None:
     options = arguments(__doc__, gangs=(10_000, 1000), seconds=(120, 30))
     gangs, seconds = options.gangs, options.seconds
     report = Report("gangs_page", "CPU is that of the process that serves the page, and of the API server")
-    with api_server() as plane, Tenant.created(plane, "page") as tenant:
-        log_progress("the API server runs")
-        asyncio.run(write_jobs(tenant, with_progress([str(number) for number in range(gangs)], "written")))
+    with many_gangs(gangs) as tenant:
         for viewers in VIEWERS:
             log_progress(f"{viewers} viewers for {seconds} s")
             report.add(viewers=viewers, gangs=gangs, **measure(tenant, viewers, seconds))
@@ -44,11 +42,11 @@ def main() -> None:
 
 def measure(tenant: Tenant, viewers: int, seconds: float) -> dict[str, Any]:
     """Serve the page in a process of its own. Return figures for a minute."""
-    command = [sys.executable, "-m", "benchmarks.gangs_page", "serve", str(tenant.kubeconfig), tenant.namespace]
     before = cpu_s(tenant.plane)
-    done = subprocess.run([*command, str(viewers), str(seconds)], check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found | {"server_cpu_s_per_min": round((cpu_s(tenant.plane) - before) * 60 / seconds, 2)}
+    serving = ("-m", "benchmarks.gangs_page", "serve", tenant.kubeconfig, tenant.namespace, viewers, seconds)
+    return run_python(*serving).json() | {
+        "server_cpu_s_per_min": round((cpu_s(tenant.plane) - before) * 60 / seconds, 2)
+    }
 
 
 async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -> dict[str, Any]:
@@ -58,16 +56,16 @@ async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -
         RuntimeError: no viewer saw a gang.
     """
     from airflow_provider_gangjobs.plugins.caches import ListCache
-    from airflow_provider_gangjobs.plugins.clusters import ListSource
+    from airflow_provider_gangjobs.plugins.clusters import ListSource, SharedClients
     from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, Filters, build_gangs_view
     from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
 
     config = ClusterConfig.from_extras("bench", {"kube_config_path": kubeconfig})
 
-    async def read_config(_: str) -> ClusterConfig:
+    async def read_config(_: str, **_options: object) -> ClusterConfig:
         return config
 
-    cache, source = ListCache(read_config=read_config), ListSource("bench", namespace)
+    cache, source = ListCache(SharedClients(read_config)), ListSource("bench", namespace)
     installation, dag_ids = "production", {f"dag-{number}" for number in range(RUNS_PER_DAG)}
     took: list[float] = []
     pages = rows = 0
@@ -100,7 +98,7 @@ async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -
     (client,) = (one.service.client for one in cache.clients._clients.values())  # noqa: SLF001
     requests, memory = sum(client.statistics().requests.values()), rss_mb() - before
     # A connection that is left open is reported on standard output, after the figures.
-    await asyncio.wait({entry.task for entry in cache._entries.values()})  # noqa: SLF001
+    await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("list of gangs")))
     await cache.clients.aclose()
     return {
         "rows": rows,

@@ -11,16 +11,19 @@ import gc
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
+import timeit
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 1000
-"""Progress is printed for at least this many names."""
+"""Progress is printed for at least this many objects."""
 
 _BEGAN = time.monotonic()
 
@@ -39,12 +42,12 @@ def log_progress(text: str) -> None:
     print(f"{time.monotonic() - _BEGAN:5.0f} s  {text}", file=sys.stderr, flush=True)
 
 
-def with_progress(names: Sequence[str], what: str) -> Iterator[str]:
-    """Yield the names. If there are many, print the progress after each tenth."""
-    for number, name in enumerate(names):
-        if len(names) >= MANY and number % (len(names) // 10) == 0:
-            log_progress(f"{what}: {number:,} of {len(names):,}")
-        yield name
+def with_progress(count: int, what: str) -> Iterator[int]:
+    """Yield the numbers from 0. If there are many, print the progress after each tenth."""
+    for number in range(count):
+        if count >= MANY and number % (count // 10) == 0:
+            log_progress(f"{what}: {number:,} of {count:,}")
+        yield number
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -136,12 +139,8 @@ def machine() -> dict[str, Any]:
 
 def yardstick_ms() -> float:
     """Return the CPU time of a fixed computation, the best of five runs. A long time means that the cores are busy."""
-    best = float("inf")
-    for _ in range(5):
-        began = time.process_time()
-        sum(number * number for number in range(300_000))
-        best = min(best, time.process_time() - began)
-    return best * 1000
+    fixed = "sum(number * number for number in range(300_000))"
+    return 1000 * min(timeit.repeat(fixed, timer=time.process_time, repeat=5, number=1))
 
 
 def _cpu_model() -> str:
@@ -175,17 +174,8 @@ class Report:
         console.print(table)
         for note in [f"Limit: {self.limit}", *self.notes]:
             console.print(note)
-        text = json.dumps(
-            {
-                "benchmark": self.benchmark,
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "machine": machine(),
-                "limit": self.limit,
-                "rows": self.rows,
-                "notes": self.notes,
-            },
-            indent=2,
-        )
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        text = json.dumps({"at": at, "machine": machine(), **asdict(self)}, indent=2)
         if out is None:
             print(text)
         else:
@@ -193,29 +183,56 @@ class Report:
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    return (
-        f"{value:,.4g}"
-        if isinstance(value, float) and abs(value) < 1000
-        else f"{value:,.0f}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )
+    match value:
+        case None:
+            return "-"
+        case float():
+            return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        case int():
+            return f"{value:,}"
+    return str(value)
 
 
 def rss_mb(*, collect: bool = False) -> float:
     """Return the resident memory of this process, in MiB. With `collect`, collect garbage first."""
     if collect:
         gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return float(psutil.Process().memory_info().rss / 2**20)
 
 
 def print_json(**line: Any) -> None:
     """Print a line of JSON, which `line_of` reads."""
     print(json.dumps(line), flush=True)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A process that has ended."""
+
+    output: str
+    wall_s: float
+    cpu_s: float
+
+    def json(self) -> dict[str, Any]:
+        """Return the last line of JSON that the process has printed."""
+        read: dict[str, Any] = json.loads(next(x for x in reversed(self.output.splitlines()) if x.startswith("{")))
+        return read
+
+
+def run_python(*arguments: object, environment: Mapping[str, str] = {}, fails: bool = False) -> Done:
+    """Run Python with these arguments in a process of its own, until the process ends.
+
+    :param fails: The process may end with an error.
+
+    Raises:
+        CalledProcessError: the process ended with an error.
+    """
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    own = with_bytecode(os.environ | environment)
+    command = [sys.executable, *map(str, arguments)]
+    ran = subprocess.run(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True, check=not fails)
+    wall_s, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Done(ran.stdout, wall_s, used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime)
 
 
 @contextmanager
@@ -229,20 +246,19 @@ def process(module: str, *arguments: object, environment: Mapping[str, str] = {}
     own = with_bytecode(os.environ | environment)
     with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True) as started:
         try:
-            line_of(started.stdout)
+            line_of(started)
             yield started
         finally:
             started.kill()
 
 
-def line_of(output: IO[str] | None) -> dict[str, Any]:
-    """Return the next line of JSON that a process under test prints. Other lines, such as logs, are passed on.
+def line_of(started: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the next line of JSON that a process prints. Other lines, such as logs, are passed on.
 
     Raises:
         RuntimeError: The process has ended.
     """
-    assert output is not None, "the output of the process is a pipe"
-    for line in output:
+    for line in started.stdout or ():
         if line.startswith("{"):
             read: dict[str, Any] = json.loads(line)
             return read

@@ -14,34 +14,25 @@ import asyncio
 import signal
 import time
 from contextlib import ExitStack, aclosing
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
-from benchmarks.api_server import (
-    admin_config,
-    clear,
-    control_plane,
-    cpu_s,
-    hollow_nodes,
-    job_manifest,
-    watched_objects,
-)
-from benchmarks.harness import Report, Rounds, arguments, line_of
-from benchmarks.waiting_process import process_under_test, waiting_process
+from benchmarks.api_server import admin_config, clear, control_plane, cpu_s, gang_job, hollow_nodes, watched_objects
+from benchmarks.harness import Report, Rounds, arguments, line_of, process
+from benchmarks.waiting_process import waiting_process
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from subprocess import Popen
 
     from tests.cluster.control_plane import ControlPlane
 
 NODES: Final = 40
-NAME: Final = "gang"
-LABELS: Final = {"gangjobs.airflow/gang": NAME, "gangjobs.airflow/attempt": "1"}
 CONTENDERS: Final = ("alone", "ours", "naive")
 RUN_MAX_S: Final = 600
 START_MAX_S: Final = 120
@@ -96,19 +87,20 @@ def _measure_run(plane: ControlPlane, who: str, pods: int, within_s: float) -> d
 
 async def _run(tenant: Tenant, who: str, pods: int, within_s: float) -> dict[str, Any]:
     async with asyncio.timeout(within_s), Client(admin_config(tenant.plane, tenant.namespace)) as client:
-        manifest = job_manifest(NAME, pods, held=who != "alone", labels=LABELS)
+        manifest = gang_job(who, tenant.namespace, pods)
         manifest["spec"]["suspend"] = True
+        if who == "alone":
+            del manifest["spec"]["template"]["metadata"]["finalizers"]
         job = await client.create(JOBS, manifest, tenant.namespace)
+        ref = GangRef(tenant.namespace, job["metadata"]["name"], job["metadata"]["uid"])
         with ExitStack() as stack:
-            harvester = (
-                stack.enter_context(_harvester(tenant, who, pods, job["metadata"]["uid"])) if who != "alone" else None
-            )
+            harvester = stack.enter_context(_harvester(tenant, who, pods, ref)) if who != "alone" else None
             result = await _run_to_the_end(client, tenant, who, pods, job, harvester)
-        left = await client.list(PODS, tenant.namespace, label_selector=f"gangjobs.airflow/gang={NAME}")
+        left = await client.list(PODS, tenant.namespace, label_selector=gang_selector(ref.name))
         kept = [pod for pod in left if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]
         assert not kept, f"{len(kept)} pods are still held"
         if who == "ours":
-            recorded = await read_ledger(client, GangRef(tenant.namespace, NAME, job["metadata"]["uid"]))
+            recorded = await read_ledger(client, ref)
             assert {one.uid for one in recorded} == {pod["metadata"]["uid"] for pod in left}, (
                 "the ledger has each pod once"
             )
@@ -116,12 +108,13 @@ async def _run(tenant: Tenant, who: str, pods: int, within_s: float) -> dict[str
 
 
 async def _run_to_the_end(
-    client: Client, tenant: Tenant, who: str, pods: int, job: dict[str, Any], harvester: IO[str] | None
+    client: Client, tenant: Tenant, who: str, pods: int, job: dict[str, Any], harvester: Popen[str] | None
 ) -> dict[str, Any]:
     server, began = cpu_s(tenant.plane), time.time()
-    await client.patch(JOBS, NAME, tenant.namespace, {"spec": {"suspend": False}})
+    name = job["metadata"]["name"]
+    await client.patch(JOBS, name, tenant.namespace, {"spec": {"suspend": False}})
     watched = watched_objects(
-        client, JOBS, tenant.namespace, job["metadata"]["resourceVersion"], field_selector=f"metadata.name={NAME}"
+        client, JOBS, tenant.namespace, job["metadata"]["resourceVersion"], field_selector=f"metadata.name={name}"
     )
     async with aclosing(watched):
         async for seen in watched:
@@ -131,7 +124,7 @@ async def _run_to_the_end(
     figures: dict[str, Any] = {"complete_s": complete_s, "released_s": complete_s}
     if harvester is not None:
         result = await asyncio.to_thread(line_of, harvester)
-        at, status = result["events"][NAME]
+        at, status = result["events"][name]
         assert status == "succeeded", status
         figures |= {
             "released_s": at - began,
@@ -142,11 +135,11 @@ async def _run_to_the_end(
     return figures | {"server_cpu_s_per_1000": (cpu_s(tenant.plane) - server) / pods * 1000}
 
 
-def _harvester(tenant: Tenant, who: str, pods: int, uid: str) -> AbstractContextManager[IO[str]]:
+def _harvester(tenant: Tenant, who: str, pods: int, ref: GangRef) -> AbstractContextManager[Popen[str]]:
     """Run a harvester in a process of its own. Its next line of output has its figures."""
     if who == "naive":
-        return process_under_test(tenant, "benchmarks.naive", tenant.kubeconfig, tenant.namespace, NAME, pods)
-    return waiting_process(tenant, who, {NAME: uid}, "cpu", seconds=RUN_MAX_S, start_limit_s=START_MAX_S)
+        return process("benchmarks.naive", tenant.kubeconfig, ref.namespace, ref.name, pods)
+    return waiting_process(tenant, who, {ref.name: ref.uid}, "cpu", seconds=RUN_MAX_S, start_limit_s=START_MAX_S)
 
 
 if __name__ == "__main__":

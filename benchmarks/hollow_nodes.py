@@ -3,8 +3,8 @@
 A pod that is bound to a hollow node becomes Running, and Succeeded when the benchmark ends it. A pod that is deleted
 ends and is then removed.
 
-`python -m benchmarks.hollow_nodes KUBECONFIG NODES [SECONDS [logs]]`: pods end after this many seconds. With `logs`,
-the nodes also serve logs to the API server.
+`python -m benchmarks.hollow_nodes KUBECONFIG NODES SECONDS`: pods end after this many seconds. The nodes serve their
+logs to the API server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFoun
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from benchmarks.api_server import run_all, running, succeeded
 from benchmarks.harness import print_json
+from gangjobs_sandbox.node.config import NodeConfig
+from gangjobs_sandbox.node.log_server import serving_logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,11 +79,11 @@ class HollowNodes:
 
     client: Client
     names: list[str]
-    lasts_s: float = 0.0
+    log_port: int
+    """The port on which all nodes serve logs."""
+    logs: _Logs
+    lasts_s: float
     """How long each container runs, in seconds."""
-    log_port: int | None = None
-    """The port on which all nodes serve logs; `None` if they serve none."""
-    logs: _Logs = field(default_factory=_Logs)
     _seen: set[str] = field(default_factory=set)
     """The pods that have been started."""
     _ended: set[str] = field(default_factory=set)
@@ -95,10 +97,13 @@ class HollowNodes:
     async def _join(self, name: str) -> None:
         await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "hollow"}
-        status: dict[str, Any] = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [ready]}
-        if self.log_port is not None:
-            status["addresses"] = [{"type": "InternalIP", "address": LOG_HOST}]
-            status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.log_port}}
+        status = {
+            "capacity": CAPACITY,
+            "allocatable": CAPACITY,
+            "conditions": [ready],
+            "addresses": [{"type": "InternalIP", "address": LOG_HOST}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.log_port}},
+        }
         await self.client.patch(NODES, name, None, {"status": status}, subresource="status")
         await self.client.patch(NODES, name, None, {"spec": {"taints": None}})
 
@@ -150,27 +155,16 @@ class HollowNodes:
             )
 
 
-async def main(kubeconfig: str, count: int, lasts_s: float, *, logs: bool) -> None:
-    config = ClusterConfig.from_extras("hollow", {"kube_config_path": kubeconfig})
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(config))
-        served = _Logs()
-        port = await _serve_logs(stack, served) if logs else None
-        nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], lasts_s, port, served)
-        await nodes.join()
-        print_json(ready=True)
-        await nodes.run()
-
-
-async def _serve_logs(stack: AsyncExitStack, logs: _Logs) -> int | None:
-    # The import of a server takes time, and only the benchmarks that read logs need one.
-    from gangjobs_sandbox.node.config import NodeConfig
-    from gangjobs_sandbox.node.log_server import serving_logs
-
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hollow-")))
-    return await stack.enter_async_context(serving_logs(NodeConfig("hollow", folder, log_port=0), logs))
+async def main(kubeconfig: str, count: int, lasts_s: float) -> None:
+    config, logs = ClusterConfig.from_extras("hollow", {"kube_config_path": kubeconfig}), _Logs()
+    with tempfile.TemporaryDirectory(prefix="hollow-") as folder:
+        server = serving_logs(NodeConfig("hollow", Path(folder), log_port=0), logs)
+        async with Client(config) as client, server as port:
+            nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], port, logs, lasts_s)
+            await nodes.join()
+            print_json(ready=True)
+            await nodes.run()
 
 
 if __name__ == "__main__":
-    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), seconds, logs="logs" in sys.argv[4:]))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
 from benchmarks.api_server import admin_config, allow_all, api_server, complete, cpu_s, end_pod, write_gangs
-from benchmarks.harness import Report, Rounds, arguments, line_of, log_progress, quantile, with_progress
+from benchmarks.harness import Report, Rounds, arguments, line_of, log_progress, quantile
 from benchmarks.waiting_process import waiting_process
 from tests.cluster.tenant import Tenant
 
@@ -44,19 +44,19 @@ def main() -> None:
 
 
 def _measure(plane: ControlPlane, who: str, count: int) -> dict[str, Any]:
-    names = [f"gang-{number}" for number in range(count)]
     with Tenant.created(plane, f"notice-{who}") as tenant:
         if who == "peer":
             allow_all(tenant)
-        uids = asyncio.run(write_gangs(tenant, with_progress(names, "written")))
+        uids = asyncio.run(write_gangs(tenant, count))
+        names = list(uids)
         if who == "nobody":
             server = cpu_s(plane)
             _, writes_ms = asyncio.run(_end_all(tenant, names))
             return _write_figures(count, writes_ms, cpu_s(plane) - server)
-        with waiting_process(tenant, who, uids, "events", seconds=END_LIMIT_S, start_limit_s=START_LIMIT_S) as output:
+        with waiting_process(tenant, who, uids, "events", seconds=END_LIMIT_S, start_limit_s=START_LIMIT_S) as waiting:
             server = cpu_s(plane)
             written, writes_ms = asyncio.run(_end_all(tenant, names))
-            result = line_of(output)
+            result = line_of(waiting)
             server = cpu_s(plane) - server
     statuses = Counter(status for _, status in result["events"].values())
     log_progress(f"the events: {dict(statuses)}")

@@ -6,13 +6,7 @@ The bytecode is compiled before, as in any installation.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from typing import Any
-
-from benchmarks.harness import Report, Rounds, arguments, with_bytecode
+from benchmarks.harness import Report, Rounds, arguments, run_python
 
 STATEMENTS = {
     "GangJobOperator": "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator",
@@ -54,14 +48,7 @@ def main() -> None:
 
 
 def _import(who: str) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(statement=STATEMENTS[who])],
-        env=with_bytecode(os.environ),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    answer = run_python("-c", PROGRAM.format(statement=STATEMENTS[who])).json()
     modules = answer.pop("modules")
     of_client_libraries = sum(name.startswith(HEAVY) for name in modules)
     return answer | {"modules": len(modules), "of_client_libraries": of_client_libraries}

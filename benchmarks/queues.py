@@ -25,7 +25,6 @@ from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
@@ -34,8 +33,9 @@ from benchmarks.api_server import (
     Json,
     admin_config,
     control_plane,
+    gang_job,
+    gang_spec,
     hollow_nodes,
-    job_manifest,
     run_all,
     watched_objects,
 )
@@ -92,10 +92,10 @@ async def _measure_bound(tenant: Tenant, sizes: tuple[int, ...], rounds: int) ->
     ):
         contenders: dict[str, Callable[[str, int], Awaitable[object]]] = {
             "by hand": lambda run, pods: _by_hand(admin, tenant.namespace, run, pods, None),
-            "provider": lambda run, pods: _by_provider(gangs, run, pods, gang="off"),
-            "provider, gang": lambda run, pods: _by_provider(gangs, run, pods),
+            "provider": lambda run, pods: _by_provider(gangs, run, pods),
+            "provider, gang": lambda run, pods: _by_provider(gangs, run, pods, gang="required"),
             "by hand, Kueue": lambda run, pods: _by_hand(admin, tenant.namespace, run, pods, QUEUE),
-            "provider, Kueue": lambda run, pods: _by_provider(gangs, run, pods, gang="off", queue_name=QUEUE),
+            "provider, Kueue": lambda run, pods: _by_provider(gangs, run, pods, queue_name=QUEUE),
         }
         for pods in sizes:
             took: dict[str, list[float]] = {who: [] for who in contenders}
@@ -148,28 +148,16 @@ async def _by_hand(admin: Client, namespace: str, run: str, pods: int, queue: st
 
 
 def _job(name: str, pods: int, queue: str | None) -> Json:
-    job = job_manifest(name, pods, held=False)
-    job["metadata"]["labels"] |= {LABEL_RUN: name, **({LABEL_KUEUE_QUEUE: queue} if queue else {})}
-    template = job["spec"]["template"]
-    template["metadata"]["labels"][LABEL_RUN] = name
-    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "10m"}}
+    """Return a Job that has nothing of the provider but its pods."""
+    job = gang_job(name, "", pods)
+    job["metadata"] = {"name": name, "labels": {LABEL_RUN: name, **({LABEL_KUEUE_QUEUE: queue} if queue else {})}}
+    job["spec"]["template"]["metadata"] = {"labels": {LABEL_RUN: name}}
     return job
 
 
 async def _by_provider(gangs: GangService, run: str, pods: int, **parameters: Any) -> None:
-    spec = GangSpec(
-        image="registry.example/train:1",
-        command=["python", "train.py"],
-        workers=pods,
-        env={f"SETTING_{number}": "x" * 20 for number in range(10)},
-        resources={"cpu": "10m"},
-        rendezvous=False,
-        labels={LABEL_RUN: run},
-        termination_grace_s=1,
-        **parameters,
-    )
     request = SubmissionRequest(key=TaskKey("bench", run, "train"), claim=Claim("bench"), rule=TaskRule())
-    await gangs.submit(spec, request)
+    await gangs.submit(gang_spec(pods, labels={LABEL_RUN: run}, **parameters), request)
 
 
 async def _remove(admin: Client, namespace: str, run: str) -> None:
@@ -201,8 +189,8 @@ def _measure_wait(kueue: Kueue, tenant: Tenant, queue: str | None, gangs: int, s
     uids = asyncio.run(_write_waiting(tenant, queue, gangs))
     if queue is not None:
         asyncio.run(_wait_until_judged(tenant, gangs))
-    with waiting_process(tenant, "ours", uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
-        result = idle_figures(tenant, output, gangs)
+    with waiting_process(tenant, "ours", uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as waiting:
+        result = idle_figures(tenant, waiting, gangs)
     return {
         **{name: round(result[name], 3) for name in IDLE_FIGURES},
         "watched_resources": result["watched_resources"],
@@ -216,14 +204,14 @@ async def _write_waiting(tenant: Tenant, queue: str | None, count: int) -> dict[
     uids: dict[str, str] = {}
     async with Client(admin_config(tenant.plane, tenant.namespace)) as admin:
 
-        async def write(name: str) -> None:
-            job = _job(name, 1, queue)
+        async def write(number: int) -> None:
+            job = gang_job(f"run-{number}", tenant.namespace, queue_name=queue)
             job["spec"]["suspend"] = queue is not None
             job["spec"]["template"]["spec"]["nodeSelector"] = {"benchmark": "none"}
             created = await admin.create(JOBS, job, tenant.namespace)
-            uids[name] = created["metadata"]["uid"]
+            uids[created["metadata"]["name"]] = created["metadata"]["uid"]
 
-        await run_all(write, (f"gang-{number}" for number in range(count)))
+        await run_all(write, range(count))
     return uids
 
 

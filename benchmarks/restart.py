@@ -12,6 +12,7 @@ import asyncio
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -43,15 +44,16 @@ sys.exit(3)
 """Start, and die when the benchmark says so."""
 
 
+@dataclass
 class Gang:
     """A gang whose programs leave notes in a folder."""
 
-    def __init__(
-        self, service: GangService, folder: Path, ranks: int, restarts: int, parameters: dict[str, Any]
-    ) -> None:
-        self._service, self._folder, self._ranks, self._restarts = service, folder, ranks, restarts
-        self._parameters = parameters
-        self._submitted: list[str] = []
+    _service: GangService
+    _folder: Path
+    _ranks: int
+    _restarts: int
+    _parameters: dict[str, Any]
+    _submitted: list[str] = field(default_factory=list)
 
     async def submit(self, life: int) -> GangRef:
         """Submit a gang whose programs write this number into their notes."""

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from benchmarks.harness import ROOT, arguments, log_progress, print_json, rss_mb
+from benchmarks.harness import arguments, log_progress, print_json, rss_mb, run_python
 from benchmarks.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
@@ -189,13 +186,13 @@ def _on_control_plane(gangs: int) -> None:
 
     with control_plane() as plane, Tenant.created(plane, "start") as tenant:
         allow_all(tenant)
-        with hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S, logs=True):
+        with hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S):
             _run_process(gangs, airflow_environment(tenant), "--to-end")
 
 
 def _run_process(gangs: int, environment: Mapping[str, str], *options: str) -> None:
-    command = [sys.executable, "-m", "benchmarks.start", "--process", "--gangs", str(gangs), *options]
-    subprocess.run(command, cwd=ROOT, env=os.environ | QUIET | environment, check=True)
+    command = ("-m", "benchmarks.start", "--process", "--gangs", gangs, *options)
+    print_json(**run_python(*command, environment=QUIET | environment).json())
 
 
 if __name__ == "__main__":

@@ -13,10 +13,7 @@ import asyncio
 import importlib
 import json
 import os
-import subprocess
-import sys
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -24,7 +21,7 @@ from uuid import uuid4
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from benchmarks.api_server import airflow_environment, allow_all, control_plane, requests_of
-from benchmarks.harness import ROOT, Report, Rounds, arguments, with_bytecode
+from benchmarks.harness import ROOT, Report, Rounds, arguments, run_python
 from tests.cluster.node_pool import NodePool
 from tests.cluster.tenant import Tenant
 
@@ -40,46 +37,25 @@ AUDIT_DELAY_S: Final = 0.3
 """The API server writes its audit log a moment after the response."""
 
 
-@dataclass
-class ProcessRunner:
-    """Runs the processes of tasks, with the same environment variables on the same cluster."""
+def run_process(tenant: Tenant, who: str, step: str, task: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Run one process of a task, and return its figures and the JSON that it printed.
 
-    tenant: Tenant
-    environment: dict[str, str]
-
-    def run(self, who: str, step: str, task: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-        """Run one process of a task, and return its figures and the JSON that it printed.
-
-        Most of `process_cpu_s` is the import of Airflow. `modules` is how many modules the step imported.
-        """
-        operator = "peer" if who == "cncf" else "ours"
-        since, began = datetime.now(UTC), time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(CHILD), operator, step, json.dumps(task)],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        lines = process.stdout.read().splitlines()
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_s, until = time.perf_counter() - began, datetime.now(UTC)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise RuntimeError(f"{who}, {step}: the process ended with {process.returncode}")
-        printed = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
-        time.sleep(AUDIT_DELAY_S)
-        requests = requests_of(self.tenant, since, until)
-        measured = {
-            "process_cpu_s": usage.ru_utime + usage.ru_stime,
-            "parse_cpu_s": printed["parse_cpu_s"],
-            "step_cpu_s": printed["step_cpu_s"],
-            "wall_s": wall_s,
-            "peak_mb": printed["peak_mb"] or 0.0,
-            "modules": len(printed["modules"]),
-            "requests": requests,
-        }
-        return measured, printed
+    Most of `process_cpu_s` is the import of Airflow. `modules` is how many modules the step imported.
+    """
+    since = datetime.now(UTC)
+    done = run_python("-P", CHILD, "peer" if who == "cncf" else "ours", step, json.dumps(task))
+    until, printed = datetime.now(UTC), done.json()
+    time.sleep(AUDIT_DELAY_S)
+    measured = {
+        "process_cpu_s": done.cpu_s,
+        "parse_cpu_s": printed["parse_cpu_s"],
+        "step_cpu_s": printed["step_cpu_s"],
+        "wall_s": done.wall_s,
+        "peak_mb": printed["peak_mb"] or 0.0,
+        "modules": len(printed["modules"]),
+        "requests": requests_of(tenant, since, until),
+    }
+    return measured, printed
 
 
 def run_trigger(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -97,20 +73,20 @@ def run_trigger(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def run_task(runner: ProcessRunner, who: str) -> dict[str, float]:
+def run_task(tenant: Tenant, who: str) -> dict[str, float]:
     """Run all processes of a new task, from the parse of its DAG file to its end. Return the figures of each step."""
     task: dict[str, Any] = {
         "run_id": uuid4().hex,
         "claim": str(uuid4()),
         "script": SCRIPT,
-        "namespace": runner.tenant.namespace,
+        "namespace": tenant.namespace,
     }
     figures: dict[str, float] = {}
     trigger: dict[str, Any] = {}
     for step in STEPS[who]:
         if step == "resume":
             task["event"] = run_trigger(**trigger)
-        measured, printed = runner.run(who, step, task)
+        measured, printed = run_process(tenant, who, step, task)
         figures |= {f"{step}: {name}": value for name, value in measured.items()}
         trigger = printed.get("trigger", trigger)
     return figures
@@ -129,9 +105,8 @@ def main() -> None:
         Tenant.created(plane, "task") as tenant,
     ):
         allow_all(tenant)
-        environment = with_bytecode(os.environ | airflow_environment(tenant))
-        os.environ.update(environment)
-        run = partial(run_task, ProcessRunner(tenant, environment))
+        os.environ.update(airflow_environment(tenant))
+        run = partial(run_task, tenant)
         for who in STEPS:  # The first processes compile modules.
             run(who)
         rounds.measure(options.runs, tuple(STEPS), run)

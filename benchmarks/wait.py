@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.api_server import allow_all, api_server, cpu_s, write_gangs
-from benchmarks.harness import Report, Rounds, arguments, log_progress, with_progress
+from benchmarks.harness import Report, Rounds, arguments, log_progress
 from benchmarks.waiting_process import IDLE_FIGURES, idle_figures, waiting_process
 from tests.cluster.tenant import Tenant
 
@@ -52,13 +52,12 @@ def _write_gangs(plane: ControlPlane, tenants: ExitStack, who: str, count: int) 
     tenant = tenants.enter_context(Tenant.created(plane, f"wait-{who}"))
     if who == "peer":
         allow_all(tenant)
-    names = [f"gang-{number}" for number in range(count)]
-    return tenant, asyncio.run(write_gangs(tenant, with_progress(names, "written")))
+    return tenant, asyncio.run(write_gangs(tenant, count))
 
 
 def _measure(tenant: Tenant, uids: dict[str, str], who: str, seconds: int) -> dict[str, Any]:
-    with waiting_process(tenant, who, uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as output:
-        result = idle_figures(tenant, output, len(uids))
+    with waiting_process(tenant, who, uids, "idle", seconds=seconds, start_limit_s=START_LIMIT_S) as waiting:
+        result = idle_figures(tenant, waiting, len(uids))
     steady, start = result["steady"], result["start"]
     return {
         **{name: result[name] for name in (*IDLE_FIGURES, "rss_mb")},

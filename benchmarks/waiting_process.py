@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.api_server import airflow_environment, cpu_s, requests_of
 from benchmarks.harness import line_of, log_progress, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from subprocess import Popen
 
     from tests.cluster.tenant import Tenant
 
@@ -21,10 +22,10 @@ IDLE_FIGURES = ("cpu_s_per_min", "cpu_ms_per_gang_min", "requests_per_min", "kb_
 @contextmanager
 def waiting_process(
     tenant: Tenant, who: str, uids: dict[str, str], mode: str, *, seconds: int, start_limit_s: int
-) -> Iterator[IO[str]]:
+) -> Iterator[Popen[str]]:
     """Run the triggers of gangs in a process of their own during the block.
 
-    The block begins when all triggers wait. It gets the output of the process, whose next line has the figures.
+    The block begins when all triggers wait. The next line of the output of the process has the figures.
 
     :param who: The provider of the triggers: `ours` or `peer`.
     :param uids: The uid of each Job, by its name.
@@ -35,27 +36,15 @@ def waiting_process(
     path = tenant.plane.folder / f"{tenant.namespace}.json"
     path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
     arguments = (who, path, mode, seconds, start_limit_s)
-    with process_under_test(tenant, "benchmarks.waiting", *arguments) as output:
+    with process("benchmarks.waiting", *arguments, environment=airflow_environment(tenant)) as started:
         log_progress("all wait")
-        yield output
+        yield started
 
 
-@contextmanager
-def process_under_test(tenant: Tenant, module: str, *arguments: object) -> Iterator[IO[str]]:
-    """Run a module with the connection of the tenant during the block, which begins when the process says `ready`.
-
-    Raises:
-        RuntimeError: the process ended before it was ready.
-    """
-    with process(module, *arguments, environment=airflow_environment(tenant)) as started:
-        assert started.stdout is not None
-        yield started.stdout
-
-
-def idle_figures(tenant: Tenant, output: IO[str], gangs: int) -> dict[str, Any]:
+def idle_figures(tenant: Tenant, waiting: Popen[str], gangs: int) -> dict[str, Any]:
     """Wait for the figures of a process whose mode is `idle`, and return them with `IDLE_FIGURES`."""
     server = cpu_s(tenant.plane)
-    result = line_of(output)
+    result = line_of(waiting)
     server = cpu_s(tenant.plane) - server
     minutes = result["took_s"] / 60
     since, until = (datetime.fromisoformat(result[name]) for name in ("since", "until"))

@@ -72,7 +72,7 @@ def running(gangs: int, parallelism: int, *, preload: bool = True) -> Iterator[D
         plane = stack.enter_context(control_plane(RELEASE))
         tenant = stack.enter_context(Tenant.created(plane, "pipeline"))
         allow_all(tenant)
-        nodes = stack.enter_context(hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S, logs=True))
+        nodes = stack.enter_context(hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S))
         log_progress("the cluster runs")
         postgres = stack.enter_context(Postgres.running())
         home = _home(folder, postgres, tenant, gangs, parallelism, preload=preload)

@@ -11,8 +11,9 @@ import os
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,11 +25,10 @@ SUPERVISORS: Final = "supervisors"
 SCHEDULER: Final = "scheduler"
 BENCHMARK: Final = "benchmark"
 WORKER_TITLE: Final = "airflow worker"
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessStat(NamedTuple):
-    """The fields of /proc/PID/stat that the benchmark uses."""
+    """What the benchmark uses of a process."""
 
     parent: int
     session: int
@@ -38,11 +38,13 @@ class ProcessStat(NamedTuple):
 
 
 def process_stats() -> dict[int, ProcessStat]:
-    """Return the fields of all processes of the machine, by process id."""
+    """Return all processes of the machine, by process id."""
     found = {}
-    for pid in _pids():
-        with suppress(OSError):
-            found[pid] = _stat(pid)
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.NoSuchProcess):
+            used = process.cpu_times()
+            own_s, children_s = used.user + used.system, used.children_user + used.children_system
+            found[process.pid] = ProcessStat(process.ppid(), os.getsid(process.pid), own_s, children_s)
     return found
 
 
@@ -94,17 +96,7 @@ def _ancestors(pid: int, stats: Mapping[int, ProcessStat]) -> Iterator[int]:
         yield pid
 
 
-def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _stat(pid: int) -> ProcessStat:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    own, children = (int(fields[at]) + int(fields[at + 1]) for at in (11, 13))
-    return ProcessStat(int(fields[1]), int(fields[3]), own / _TICKS, children / _TICKS)
-
-
 def _title(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    with suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline())
     return ""

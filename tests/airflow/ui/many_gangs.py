@@ -10,7 +10,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
-from benchmarks.list_gangs import job_of_task, submitted_job
+from benchmarks.list_gangs import job_of_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +29,11 @@ def write_gangs(kubeconfig: Path, namespace: str, *, count: int) -> None:
 async def _write(config: ClusterConfig, namespace: str, count: int) -> None:
     slots = asyncio.Semaphore(AT_ONCE)
     async with Client(config) as client:
-        model = await submitted_job(client, installation="")
 
         async def write(number: int) -> None:
             dag_id = DAGS[number % len(DAGS)]
             key = TaskKey(dag_id, f"manual__{number // len(DAGS):04}", "gang")
-            job = job_of_task(model, key, namespace)
+            job = job_of_task(key, namespace)
             job["spec"]["suspend"] = True
             job["metadata"]["labels"] = {**job["metadata"]["labels"], LABEL_KUEUE_QUEUE: f"queue-of-{dag_id[:-2]}"}
             async with slots:
