@@ -235,7 +235,7 @@ class UnexpectedReply(ApiError):
     may_have_applied = True
 
 
-_BY_STATUS: Mapping[int, type[ApiError]] = {
+ERROR_OF_STATUS: Mapping[int, type[ApiError]] = {
     400: BadRequest,
     401: Unauthorized,
     403: Forbidden,
@@ -342,8 +342,8 @@ def _parse_status(body: bytes | memoryview) -> _Status | None:
 def _class_for(status: int, reason: str) -> type[ApiError]:
     if reason in _BY_REASON:
         return _BY_REASON[reason]
-    if status in _BY_STATUS:
-        return _BY_STATUS[status]
+    if status in ERROR_OF_STATUS:
+        return ERROR_OF_STATUS[status]
     return ServerError if status >= 500 else ApiError
 
 

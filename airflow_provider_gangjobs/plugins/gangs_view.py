@@ -240,21 +240,19 @@ _SPANS: Final = {
 class GangLine:
     """One row of the table: a gang, or the gangs of a mapped task."""
 
+    first: PageGang
+    """The gang; of a mapped task the one that is the reason of its row."""
     anchor: str
     """Id of the element, which stays the same after a refresh."""
     name: str
     """Task or submission id."""
-    dag_id: str
-    run_id: str
     gang: str
     """`<namespace>/<name>` of the Job; for a mapped task, how many gangs there are."""
     task_url: str
     """Address of the task instance, whose first tab is its log; empty without a task. All addresses are relative."""
     phases: tuple[tuple[str, Tone, int], ...]
     """Phase, tone, and number of gangs."""
-    category: str
     sentence: str
-    remedy: str
     ranks: str
     requests: str
     submitted: datetime
@@ -263,18 +261,16 @@ class GangLine:
     """What the gang did, and for how many seconds."""
     queue: str
     followed_by: str
-    attempt: int = 0
-    source: str = ""
     mapped: tuple[GangLine, ...] = ()
     mapped_omitted: int = 0
 
     @property
     def dag_url(self) -> str:
-        return _BASE + dag_url(self.dag_id)
+        return _BASE + dag_url(self.first.row.dag_id)
 
     @property
     def run_url(self) -> str:
-        return _BASE + run_url(self.dag_id, self.run_id)
+        return _BASE + run_url(self.first.row.dag_id, self.first.row.run_id)
 
 
 @dataclass(frozen=True)
@@ -414,7 +410,6 @@ def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
         spans=(),
         queue=clean(_common({row.queue for row in rows})),
         followed_by=_common({gang.followed_by for gang in ordered} - {""}),
-        attempt=0,
         mapped=tuple(_line_of_gang(gang, now) for gang in ordered[:MAPPED_ROWS_MAX]),
         mapped_omitted=len(ordered[MAPPED_ROWS_MAX:]),
     )
@@ -427,16 +422,13 @@ def _common(texts: set[str]) -> str:
 def _line_of_gang(gang: PageGang, now: datetime) -> GangLine:
     row = gang.row
     return GangLine(
+        first=gang,
         anchor=clean(f"g-{row.uid}"),
         name=clean(row.task or row.submission_id or row.name),
-        dag_id=row.dag_id,
-        run_id=row.run_id,
         gang=clean(f"{row.namespace}/{row.name}", 2 * TEXT_CHARACTERS_MAX),
         task_url=_BASE + task_url(row.dag_id, row.run_id, row.task_id, row.map_index) if row.dag_id else "",
         phases=((str(row.phase), tone_of(row.phase), 1),),
-        category=gang.category,
         sentence=gang.sentence,
-        remedy=gang.remedy,
         ranks=f"{_started(row)}/{row.ranks}",
         requests=gang.requests,
         submitted=row.submitted_at,
@@ -444,8 +436,6 @@ def _line_of_gang(gang: PageGang, now: datetime) -> GangLine:
         spans=tuple(_spans(gang, now)),
         queue=clean(row.queue),
         followed_by=gang.followed_by,
-        attempt=row.attempt,
-        source=gang.source,
     )
 
 

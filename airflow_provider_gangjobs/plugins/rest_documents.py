@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.errors import (
+    ERROR_OF_STATUS,
     ApiError,
     BadRequest,
     ClusterError,
@@ -352,19 +353,10 @@ def _problem(status: int, detail: str, error: Exception | None = None, **more: A
     return ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=detail.strip(), code=code, **more)
 
 
-# The names of statuses differ between releases of Python.
-_CODES: Final = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    405: "MethodNotAllowed",
+# The names of statuses differ between releases of Python. Those of the errors of a cluster are never renamed.
+_CODES: Final = {status: kind.__name__ for status, kind in ERROR_OF_STATUS.items()} | {
     408: "RequestTimeout",
-    410: "Gone",
-    413: "TooLarge",
     415: "UnsupportedMediaType",
-    422: "Invalid",
-    429: "TooManyRequests",
     500: "InternalError",
     503: "Unavailable",
 }

@@ -267,7 +267,11 @@ def test_ended_gang_has_the_reason_and_the_times_that_its_task_was_told() -> Non
 
     (line,) = view_of([gang("a", Phase.FAILED, text="BackoffLimitExceeded")], ends=[ended]).lines
 
-    assert (line.category, line.sentence, line.remedy) == ("OutOfMemory", "rank 1 ran out of memory", "Raise it.")
+    assert (line.first.category, line.sentence, line.first.remedy) == (
+        "OutOfMemory",
+        "rank 1 ran out of memory",
+        "Raise it.",
+    )
     assert line.spans == (("queued", 30.0), ("assembled", 10.0), ("ran", 40.0))
 
 
@@ -297,7 +301,7 @@ def test_event_that_names_no_end_is_no_end(status: Status) -> None:
 def test_wait_that_was_not_explained_is_not_guessed() -> None:
     (line,) = view_of([replace(gang("a", Phase.ASSEMBLING), diagnosis=None, followed_by=None)]).lines
 
-    assert (line.category, line.sentence, line.followed_by) == ("", NOT_EXPLAINED, "unknown")
+    assert (line.first.category, line.sentence, line.followed_by) == ("", NOT_EXPLAINED, "unknown")
 
 
 # -- bars ------------------------------------------------------------------------------------------------------------
