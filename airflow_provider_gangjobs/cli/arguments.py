@@ -76,7 +76,7 @@ def selected_namespace(options: argparse.Namespace, gangs: GangService | None = 
 
 
 def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], Awaitable[T]]) -> T:
-    """Run the action on the cluster that the options select, and return the result of the action.
+    """Run the action on the cluster that the options select, close its watches, and return its result.
 
     Raises:
         ClusterFailed: the cluster did not answer, or refused a request.
@@ -87,13 +87,17 @@ def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.http import for_watches
+    from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.service import GangService
 
     async def run_action() -> T:
         config = _config(options)
         async with Client(config, transport=for_watches, retry_for_s=RETRY_FOR_S) as client:
-            return await action(GangService(client))
+            try:
+                return await action(GangService(client))
+            finally:
+                await informers().aclose()
 
     try:
         return asyncio.run(run_action())

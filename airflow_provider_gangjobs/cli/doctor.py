@@ -14,8 +14,6 @@ from airflow_provider_gangjobs.cli.output import Column, Listing, add_output_opt
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.checkup import Finding
-    from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.service.doctor import Examination
 
 __all__ = ["configure", "run"]
 
@@ -45,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the findings, and return 1 if one of them is a problem."""
     from airflow_provider_gangjobs.gang.checkup import Health
-    from airflow_provider_gangjobs.service.doctor import TRY_IMAGE, Examination
+    from airflow_provider_gangjobs.service.doctor import TRY_IMAGE, Examination, examine
 
     what = Examination(
         namespace=selected_namespace(options) or "default",
@@ -55,19 +53,9 @@ def run(options: argparse.Namespace) -> int:
         image=options.image or TRY_IMAGE,
         command=tuple(options.command) if options.command else None,
     )
-    findings = run_on_cluster(options, lambda gangs: _examine(gangs, what))
+    findings = run_on_cluster(options, lambda gangs: examine(gangs, what))
     print_rows(findings, _listing(), options.output)
     return 1 if any(finding.health is Health.PROBLEM for finding in findings) else 0
-
-
-async def _examine(gangs: GangService, what: Examination) -> list[Finding]:
-    from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.service.doctor import examine
-
-    try:
-        return await examine(gangs, what)
-    finally:
-        await informers().aclose()
 
 
 def _listing() -> Listing[Finding]:

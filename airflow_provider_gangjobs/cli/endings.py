@@ -145,7 +145,6 @@ def tidy(options: argparse.Namespace) -> int:
 
 
 async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[CleanupReport, list[SweptGang]]:
-    from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.ending.sweep import sweep_once
     from airflow_provider_gangjobs.service import follow
 
@@ -153,17 +152,14 @@ async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[Cleanu
     tidied = await gangs.tidy(
         namespace=namespace, everywhere=namespace is None, older_than=options.older_than, dry_run=options.dry_run
     )
-    try:
-        swept = await sweep_once(
-            gangs.client,
-            namespace,
-            follow=lambda ref: follow(gangs.client.config, ref),
-            older_than=options.older_than,
-            end_unowned=options.end_unowned,
-            dry_run=options.dry_run,
-        )
-    finally:
-        await informers().aclose()
+    swept = await sweep_once(
+        gangs.client,
+        namespace,
+        follow=lambda ref: follow(gangs.client.config, ref),
+        older_than=options.older_than,
+        end_unowned=options.end_unowned,
+        dry_run=options.dry_run,
+    )
     return tidied, swept
 
 

@@ -148,7 +148,6 @@ def _kept_for(row: GangRow, now: datetime) -> str:
 
 async def _watch(gangs: GangService, options: argparse.Namespace) -> None:
     """Print the gangs, and then each gang whose row changes, until Ctrl-C."""
-    from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.tracking.gang_list import list_gangs as read_list
     from airflow_provider_gangjobs.tracking.gang_list import watch_gangs
 
@@ -156,17 +155,14 @@ async def _watch(gangs: GangService, options: argparse.Namespace) -> None:
     await read_list(gangs.client, namespace)  # raises at once what a watch would retry
     shown: dict[str, GangRow] = {}
     show: Callable[[GangRow], None] | None = None
-    try:
-        async with aclosing(watch_gangs(gangs.client, namespace)) as changes:
-            async for jobs in changes:
-                rows = _rows_of(jobs, gangs.client.server_clock.now(), options)
-                changed = [row for row in reversed(rows) if shown.get(row.uid) != row]
-                show = show or _row_writer(changed, gangs, options)
-                for row in changed:
-                    show(row)
-                shown = {row.uid: row for row in rows}
-    finally:
-        await informers().aclose()
+    async with aclosing(watch_gangs(gangs.client, namespace)) as changes:
+        async for jobs in changes:
+            rows = _rows_of(jobs, gangs.client.server_clock.now(), options)
+            changed = [row for row in reversed(rows) if shown.get(row.uid) != row]
+            show = show or _row_writer(changed, gangs, options)
+            for row in changed:
+                show(row)
+            shown = {row.uid: row for row in rows}
 
 
 def _row_writer(first: Sequence[GangRow], gangs: GangService, options: argparse.Namespace) -> Callable[[GangRow], None]:

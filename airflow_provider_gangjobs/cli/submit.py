@@ -157,24 +157,19 @@ def _lines_of(submission: Submission, options: argparse.Namespace) -> list[str]:
 
 
 async def _follow(gangs: GangService, submission: Submission, spec: GangSpec) -> GangEvent:
-    from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.service import follow
 
     deadlines = Deadlines(assemble_s=spec.assemble_timeout_s, run_s=spec.run_timeout_s)
-    try:
-        return await follow(
-            gangs.client.config,
-            submission.ref,
-            deadlines=deadlines,
-            report=lambda observation: write_lines([observation.line]),
-        )
-    finally:
-        await informers().aclose()
+    return await follow(
+        gangs.client.config,
+        submission.ref,
+        deadlines=deadlines,
+        report=lambda observation: write_lines([observation.line]),
+    )
 
 
 def _send_to_server(document: dict[str, Any], options: argparse.Namespace) -> int:
-
     server = RestServer(options)
     write_lines(_lines_of(server.put(document), options))
     if not options.wait:
@@ -192,7 +187,18 @@ def _read_document(path: str) -> dict[str, Any]:
     Raises:
         CommandError: the file cannot be read, or contains no mapping.
     """
-    found = _read_yaml(path)
+    import yaml
+
+    try:
+        found = yaml.safe_load(sys.stdin.read() if path == "-" else Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise CommandError(
+            f"{path}{where}: not valid YAML: {getattr(error, 'problem', None) or 'it cannot be parsed'}"
+        ) from error
     if not isinstance(found, dict):
         raise CommandError(f"{path} has no mapping: write the parameters of a GangSpec, such as `image: ...`, or a Job")
     return found
@@ -206,22 +212,6 @@ def _spec_of(document: dict[str, Any], path: str) -> GangSpec:
         return read_spec(document)
     except InvalidGangSpec as error:
         raise CommandError(f"{path}: {' '.join(map(str, error.problems))}") from error
-
-
-def _read_yaml(path: str) -> Any:
-    import yaml
-
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
-        return yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise CommandError(
-            f"{path}{where}: not valid YAML: {getattr(error, 'problem', None) or 'it cannot be parsed'}"
-        ) from error
 
 
 # -- capabilities ----------------------------------------------------------------------------------------------------
