@@ -430,7 +430,7 @@ async def gang_of_task(
         if result.snapshot.job is None:
             if locator.end is None:
                 raise HTTPException(404, JOB_NOT_FOUND)
-            return respond(rest_documents.describe_end(locator.ref, build_view(locator, result.snapshot, now)))
+            return respond(rest_documents.describe_end(locator.end, build_view(locator, result.snapshot, now)))
         lines: Sequence[RankLog] = ()
         if logs is not Logs.NONE or rank is not None:
             try:

@@ -52,9 +52,9 @@ from airflow_provider_gangjobs.gang.outcome.task_result import partial_results
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
-from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
 from airflow_provider_gangjobs.plugins.caches import describe_error
+from airflow_provider_gangjobs.plugins.page_gangs import PHASE_OF_STATUS
 from airflow_provider_gangjobs.submission.submission import Submission, SubmissionRecord
 from airflow_provider_gangjobs.tracking.explanation import GangReason, state_of_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from fastapi import Request
 
-    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.plugins.view_model import GangView
     from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
@@ -219,11 +219,12 @@ def describe_gang(snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime
     return GangDocument(gang=state.row, why=state.why, ranks=state.ranks, unread=state.unread, logs=tuple(logs))
 
 
-def describe_end(ref: GangRef, view: GangView) -> GangDocument:
+def describe_end(end: GangEvent, view: GangView) -> GangDocument:
     """Return what the tab shows of a gang whose Job does not exist any more."""
+    phase = PHASE_OF_STATUS.get(end.status, end.phase)
     category = next((one for one in Category if one == view.category), Category.UNKNOWN)
     found = Diagnosis(category, view.summary, view.remedy, since=view.since)
-    why = GangReason(ref.namespace, ref.name, Phase(view.phase), view.since, view.summary, found, None)
+    why = GangReason(end.namespace, end.name, phase, view.since, view.summary, found, None)
     return GangDocument(why=why, ranks=view.rows)
 
 

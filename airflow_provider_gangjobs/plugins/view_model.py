@@ -373,7 +373,7 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     }
     return GangView(
         title=str(locator.ref),
-        phase=str(PHASE_OF_STATUS.get(end.status, end.phase)),
+        phase=str(PHASE_OF_STATUS.get(end.status, end.status)),
         tone=Tone.GOOD if end.status is Status.SUCCEEDED else Tone.BAD,
         attempt=end.attempt,
         since=end.times.get("ended"),

@@ -125,8 +125,9 @@ async def test_end_that_airflow_recorded_is_told_when_the_job_is_gone(connection
     assert found["why"]["diagnosis"]["summary"] == end.message
     assert found["why"]["diagnosis"]["remedy"] == end.remedy
 
-    rest.record = replace(record, end=replace_fields(end, status=Status.REPLACED).to_payload())
-    assert (await rest.get_gang()).json()["why"]["phase"] == "deleted"
+    for status, phase in ((Status.REPLACED, "deleted"), (Status.ERROR, "failed")):
+        rest.record = replace(record, end=replace_fields(end, status=status).to_payload())
+        assert (await rest.get_gang()).json()["why"]["phase"] == phase
 
 
 async def test_task_without_a_gang_says_why(connection: str) -> None:
