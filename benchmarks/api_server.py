@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
+import msgspec
 import psutil
 
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
@@ -142,19 +144,30 @@ async def run_all(work: Callable[[T], Awaitable[object]], items: Iterable[T]) ->
             group.create_task(worker())
 
 
+class _WatchEvent(msgspec.Struct):
+    type: str
+    object: Json
+
+
 async def watched_objects(
-    client: Client, resource: Resource, namespace: str, since: str, **options: Any
+    client: Client, resource: Resource, namespace: str | None, since: str, **options: Any
 ) -> AsyncIterator[Json]:
-    """Yield each object that is created or changed after the resource version `since`, without end."""
-    version = since
+    """Yield each object that is created or changed after the resource version `since`, without end.
+
+    If the server ends the watch, another watch shows the changes since then, or all objects again.
+    """
+    version, events = since, msgspec.json.Decoder(_WatchEvent)
     while True:
         watch = client.watch(resource, namespace, resource_version=version, **options)
-        async with aclosing(watch):
-            async for lines in watch:
-                for event in map(json.loads, lines.splitlines()):
-                    if event["type"] in {"ADDED", "MODIFIED"}:
-                        version = event["object"]["metadata"]["resourceVersion"]
-                        yield event["object"]
+        try:
+            async with aclosing(watch):
+                async for lines in watch:
+                    for event in events.decode_lines(lines):
+                        if event.type in {"ADDED", "MODIFIED"}:
+                            version = event.object["metadata"]["resourceVersion"]
+                            yield event.object
+        except ClusterError as error:
+            version = "0" if isinstance(error, Gone) else version
 
 
 async def write_gangs(tenant: Tenant, count: int) -> dict[str, str]:
@@ -206,7 +219,7 @@ def now() -> str:
 
 def gang_spec(workers: int, **parameters: Any) -> GangSpec:
     """Return the spec of a gang without a scheduler of gangs."""
-    given: Json = {"resources": {"cpu": "10m", "memory": "16Mi"}, "gang": "off", **parameters}
+    given: Json = {"resources": {"cpu": "10m"}, "gang": "off", **parameters}
     return GangSpec(
         image="registry.example/train:1",
         command=["python", "train.py"],

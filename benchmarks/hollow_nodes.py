@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from airflow_provider_gangjobs.cluster.client import Client, ResponseFormat
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFound
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from benchmarks.api_server import run_all, running, succeeded
+from benchmarks.api_server import Json, run_all, running, succeeded, watched_objects
 from benchmarks.harness import print_json
 from gangjobs_sandbox.node.config import NodeConfig
 from gangjobs_sandbox.node.log_server import serving_logs
@@ -37,25 +35,6 @@ RESULT = '{"accuracy": 0.98}'
 LOG = b"2026-01-01T00:00:00.000000000Z step 1\n2026-01-01T00:00:01.000000000Z step 2\n"
 LOG_HOST = "127.0.0.1"
 CAPACITY = {"cpu": "256", "memory": "1Ti", "pods": "2000"}
-
-
-class _Meta(msgspec.Struct, rename="camel", gc=False):
-    name: str
-    uid: str
-    namespace: str = ""
-    resource_version: str = ""
-    deletion_timestamp: str | None = None
-
-
-class _Pod(msgspec.Struct, gc=False):
-    """The few fields of a pod that a hollow node reads. The nodes share the cores with the process under test."""
-
-    metadata: _Meta
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
 
 
 class _Logs:
@@ -109,49 +88,41 @@ class HollowNodes:
 
     async def run(self) -> None:
         """Write the statuses of the pods until cancelled. Pods that no longer exist are ignored."""
-        async with asyncio.TaskGroup() as group:
-            events, pods = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod)
-            version = "0"
-            while True:
-                watch = self.client.watch(PODS, None, resource_version=version, field_selector="spec.nodeName!=")
-                try:
-                    async with aclosing(watch):
-                        async for lines in watch:
-                            for event in events.decode_lines(lines):
-                                if event.type not in ("ADDED", "MODIFIED"):
-                                    continue
-                                pod = pods.decode(event.object)
-                                version = pod.metadata.resource_version
-                                self._handle(pod.metadata, group)
-                except ClusterError as error:
-                    # A busy server ends watches. The next watch shows the changes since then.
-                    version = "0" if isinstance(error, Gone) else version
+        watched = watched_objects(self.client, PODS, None, "0", field_selector="spec.nodeName!=")
+        async with asyncio.TaskGroup() as group, aclosing(watched):
+            async for pod in watched:
+                self._handle(pod["metadata"], group)
 
-    def _handle(self, meta: _Meta, group: asyncio.TaskGroup) -> None:
-        if meta.uid not in self._seen:
-            self._seen.add(meta.uid)
+    def _handle(self, meta: Json, group: asyncio.TaskGroup) -> None:
+        if meta["uid"] not in self._seen:
+            self._seen.add(meta["uid"])
             group.create_task(self._run_pod(meta))
-        elif meta.deletion_timestamp is not None and meta.uid in self._ended:
-            self._ended.remove(meta.uid)
+        elif "deletionTimestamp" in meta and meta["uid"] in self._ended:
+            self._ended.remove(meta["uid"])
             group.create_task(self._remove(meta))
 
-    async def _run_pod(self, meta: _Meta) -> None:
+    async def _run_pod(self, meta: Json) -> None:
         with suppress(NotFound):
             await self._patch_status(meta, running())
             await asyncio.sleep(self.lasts_s)
-            self._ended.add(meta.uid)
-            self.logs.ends[meta.namespace, meta.name].set()
+            self._ended.add(meta["uid"])
+            self.logs.ends[meta["namespace"], meta["name"]].set()
             await self._patch_status(meta, succeeded(RESULT))
 
-    async def _remove(self, meta: _Meta) -> None:
+    async def _remove(self, meta: Json) -> None:
         with suppress(NotFound):
             async with self._writing:
-                await self.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0)
+                await self.client.delete(PODS, meta["name"], meta["namespace"], grace_period_s=0)
 
-    async def _patch_status(self, meta: _Meta, body: dict[str, Any]) -> None:
+    async def _patch_status(self, meta: Json, body: dict[str, Any]) -> None:
         async with self._writing:
             await self.client.patch(
-                PODS, meta.name, meta.namespace, body, subresource="status", response_format=ResponseFormat.METADATA
+                PODS,
+                meta["name"],
+                meta["namespace"],
+                body,
+                subresource="status",
+                response_format=ResponseFormat.METADATA,
             )
 
 

@@ -24,11 +24,9 @@ from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
+from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 from benchmarks.api_server import (
     Json,
     admin_config,
@@ -156,8 +154,8 @@ def _job(name: str, pods: int, queue: str | None) -> Json:
 
 
 async def _by_provider(gangs: GangService, run: str, pods: int, **parameters: Any) -> None:
-    request = SubmissionRequest(key=TaskKey("bench", run, "train"), claim=Claim("bench"), rule=TaskRule())
-    await gangs.submit(gang_spec(pods, labels={LABEL_RUN: run}, **parameters), request)
+    spec = gang_spec(pods, labels={LABEL_RUN: run}, **parameters)
+    await gangs.submit(spec, key=TaskKey("bench", run, "train"), claim="bench")
 
 
 async def _remove(admin: Client, namespace: str, run: str) -> None:
