@@ -66,7 +66,7 @@ ANOTHER_CLUSTER: Final = "A cluster could not be read, so the page may lack gang
 class Sources:
     """The lists that the page reads, and the DAGs that are known to use the connections."""
 
-    dags_of: dict[str, frozenset[str]] = field(default_factory=dict)
+    dags_of: dict[str, set[str]] = field(default_factory=dict)
     """By connection id."""
     lists: tuple[ListSource, ...] = ()
     notes: tuple[str, ...] = ()
@@ -167,11 +167,7 @@ def read_sources(now: datetime) -> Sources:
     note = (
         f"The page reads {SOURCES_MAX} lists of gangs, and {more} more are not read. [{SECTION}] {OPTION} chooses them."
     )
-    return Sources(
-        {conn_id: frozenset(dags) for conn_id, dags in dags_of.items()},
-        lists[:SOURCES_MAX],
-        (note,) if more > 0 else (),
-    )
+    return Sources(dags_of, lists[:SOURCES_MAX], (note,) if more > 0 else ())
 
 
 def _read_used(now: datetime) -> list[tuple[ListSource, str]]:

@@ -33,7 +33,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     NotFound,
     TooManyRequests,
     TransportError,
-    Unauthorized,
 )
 from airflow_provider_gangjobs.exceptions import (
     GangJobError,
@@ -296,6 +295,7 @@ def respond_with_error(request: Request, error: Exception) -> Response:
 
 
 def _details(error: Exception, conn_id: str | None, namespace: str) -> ProblemDetails:
+    described = describe_error(error, conn_id, namespace)
     match error:
         case HTTPException():
             return _problem(error.status_code, str(error.detail))
@@ -316,8 +316,12 @@ def _details(error: Exception, conn_id: str | None, namespace: str) -> ProblemDe
             return _failed(error, conn_id, namespace)
         case GangJobError():
             return _problem(500, f"{error.what}. {error.evidence}", error, remedy=error.remedy)
-        case ClusterError() | AirflowNotFoundException():
-            return _of_cluster(error, describe_error(error, conn_id, namespace))
+        case AirflowNotFoundException():
+            return _problem(404, described, error)
+        case TransportError() | TooManyRequests():
+            return _problem(503, described, error, remedy=REPEAT)
+        case ClusterError():
+            return _problem(_STATUS.get(type(error), 502), described, error)
         case TimeoutError():
             return _problem(504, "The cluster did not answer in time.", error, remedy=REPEAT)
     return _problem(500, "The log of Airflow's API server has the error.")
@@ -336,17 +340,6 @@ def _failed(error: SubmissionFailed, conn_id: str | None, namespace: str) -> Pro
 
 # The status of an answer if the API server of the cluster has refused a request for good.
 _STATUS: Final[dict[type[Any], int]] = {Forbidden: 403, NotFound: 404, BadRequest: 422, Invalid: 422, Gone: 410}
-
-
-def _of_cluster(error: Exception, detail: str) -> ProblemDetails:
-    if isinstance(error, Gone):
-        return _problem(410, "The page token has expired.", error, remedy="Start again with the first page")
-    if isinstance(error, AirflowNotFoundException):
-        return _problem(404, detail, error)
-    if isinstance(error, (TransportError, TooManyRequests)):
-        return _problem(503, detail, error, remedy=REPEAT)
-    status = 502 if isinstance(error, Unauthorized) else _STATUS.get(type(error), 502)
-    return _problem(status, detail, error)
 
 
 def _problem(status: int, detail: str, error: Exception | None = None, **more: Any) -> ProblemDetails:
