@@ -34,7 +34,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controlplane.build import binary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.cluster.resources import Resource
@@ -85,10 +85,10 @@ def admin_config(plane: ControlPlane, namespace: str) -> ClusterConfig:
     return ClusterConfig.from_extras("admin", {"kube_config_path": kubeconfig, "namespace": namespace})
 
 
-def airflow_environment(tenant: Tenant) -> dict[str, str]:
-    """Return environment variables with the Airflow connection, for either provider."""
+def airflow_environment(extras: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables with the Airflow connection of these extras, for either provider."""
     return {
-        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": tenant.extras}),
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": extras}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
     }
 

@@ -14,7 +14,6 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -30,8 +29,6 @@ NODES = 8
 PODS_RUN_S = 2.0
 LIMIT_S = 7200.0
 SAY_EVERY_S = 30.0
-QUIET = {"AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING"}
-CONNECTION = "AIRFLOW_CONN_KUBERNETES_DEFAULT"
 
 
 class Supervisor:
@@ -176,23 +173,24 @@ def _on_sandbox(gangs: int) -> None:
     from gangjobs_sandbox.thread import running
 
     with running(SandboxConfig(nodes=1)) as sandbox:
-        extra = {"kube_config_path": str(Path(sandbox.kubeconfig_path))}
-        _run_process(gangs, {CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": extra})})
+        _run_process(gangs, {"kube_config_path": str(sandbox.kubeconfig_path)})
 
 
 def _on_control_plane(gangs: int) -> None:
-    from benchmarks.api_server import airflow_environment, allow_all, control_plane, hollow_nodes
+    from benchmarks.api_server import allow_all, control_plane, hollow_nodes
     from tests.cluster.tenant import Tenant
 
     with control_plane() as plane, Tenant.created(plane, "start") as tenant:
         allow_all(tenant)
         with hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S):
-            _run_process(gangs, airflow_environment(tenant), "--to-end")
+            _run_process(gangs, tenant.extras, "--to-end")
 
 
-def _run_process(gangs: int, environment: Mapping[str, str], *options: str) -> None:
+def _run_process(gangs: int, extras: Mapping[str, str], *options: str) -> None:
+    from benchmarks.api_server import airflow_environment
+
     command = ("-m", "benchmarks.start", "--process", "--gangs", gangs, *options)
-    print_json(**run_python(*command, environment=QUIET | environment).json())
+    print_json(**run_python(*command, environment=airflow_environment(extras)).json())
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def main() -> None:
         Tenant.created(plane, "task") as tenant,
     ):
         allow_all(tenant)
-        os.environ.update(airflow_environment(tenant))
+        os.environ.update(airflow_environment(tenant.extras))
         run = partial(run_task, tenant)
         for who in STEPS:  # The first processes compile modules.
             run(who)

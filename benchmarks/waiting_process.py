@@ -36,7 +36,7 @@ def waiting_process(
     path = tenant.plane.folder / f"{tenant.namespace}.json"
     path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
     arguments = (who, path, mode, seconds, start_limit_s)
-    with process("benchmarks.waiting", *arguments, environment=airflow_environment(tenant)) as started:
+    with process("benchmarks.waiting", *arguments, environment=airflow_environment(tenant.extras)) as started:
         log_progress("all wait")
         yield started
 

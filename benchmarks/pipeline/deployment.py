@@ -90,7 +90,7 @@ def _home(
     url = postgres.create_database(DATABASE)
     settings: dict[str, Any] = SETTINGS | {"CORE__PARALLELISM": str(parallelism), "GANGJOBS__PRELOAD": str(preload)}
     home = AirflowHome.make(folder / "home", database=url, dags=DAGS, **settings)
-    connection = airflow_environment(tenant)["AIRFLOW_CONN_KUBERNETES_DEFAULT"]
+    connection = airflow_environment(tenant.extras)["AIRFLOW_CONN_KUBERNETES_DEFAULT"]
     home.environment = with_bytecode(home.environment) | {
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": connection,
         GANGS_VARIABLE: str(gangs),
