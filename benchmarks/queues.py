@@ -204,7 +204,9 @@ async def _write_waiting(tenant: Tenant, queue: str | None, count: int) -> dict[
 
         async def write(number: int) -> None:
             job = gang_job(f"run-{number}", tenant.namespace, queue_name=queue)
-            job["spec"]["suspend"] = queue is not None
+            if queue is not None:  # as the last step of a submission
+                job["spec"]["suspend"] = True
+                job["metadata"]["labels"][LABEL_KUEUE_QUEUE] = queue
             job["spec"]["template"]["spec"]["nodeSelector"] = {"benchmark": "none"}
             created = await admin.create(JOBS, job, tenant.namespace)
             uids[created["metadata"]["name"]] = created["metadata"]["uid"]
