@@ -22,15 +22,15 @@ import airflow_provider_gangjobs.attempt.metrics
 import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.attempt.task_try
 import airflow_provider_gangjobs.cluster.config
-import airflow_provider_gangjobs.cluster.discovery
 import airflow_provider_gangjobs.cluster.http.httpx_transport
 import airflow_provider_gangjobs.cluster.http.log_reader
+import airflow_provider_gangjobs.cluster.served_resources
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.ending.kill
 import airflow_provider_gangjobs.hooks.gang_job
 import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.sensors.gang_job
-import airflow_provider_gangjobs.submission.discovery
+import airflow_provider_gangjobs.submission.capabilities
 import airflow_provider_gangjobs.submission.submission
 import airflow_provider_gangjobs.submission.submit
 import airflow_provider_gangjobs.tracking.harvest.collect

@@ -57,8 +57,8 @@ async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -
     """
     from airflow_provider_gangjobs.plugins.caches import ListCache
     from airflow_provider_gangjobs.plugins.clusters import ListSource, SharedClients
-    from airflow_provider_gangjobs.plugins.gangs_view import REFRESH_S, Filters, build_gangs_view
     from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
+    from airflow_provider_gangjobs.plugins.page_view import REFRESH_S, Filters, build_gangs_view
 
     config = ClusterConfig.from_extras("bench", {"kube_config_path": kubeconfig})
 

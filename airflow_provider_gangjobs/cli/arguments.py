@@ -183,7 +183,7 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
         ClusterError: the gangs could not be listed.
     """
     from airflow_provider_gangjobs.gang.gang_lists import WORDS_MAX, GangName
-    from airflow_provider_gangjobs.tracking.gang_list import find_gangs
+    from airflow_provider_gangjobs.tracking.gang_listing import find_gangs
 
     if len(options.gang) > WORDS_MAX:
         raise NotNamed(f"{' '.join(options.gang)}: name one gang, by DAG, TASK, RUN and MAP_INDEX at most")
@@ -213,7 +213,7 @@ def _candidates(found: list[StoredGang]) -> str:
 
 
 async def _not_found(gangs: GangService, name: object, namespace: str | None) -> str:
-    from airflow_provider_gangjobs.tracking.gang_list import namespace_exists
+    from airflow_provider_gangjobs.tracking.gang_listing import namespace_exists
 
     if namespace is None:
         return f"{name}: the cluster has no such gang. `gangjobs list -A` shows all gangs"

@@ -93,13 +93,13 @@ def list_gangs(options: argparse.Namespace) -> int:
 
 async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[list[GangRow], datetime, str]:
     """Return the rows, the time of the server, and why there may be none."""
-    from airflow_provider_gangjobs.tracking import gang_list
+    from airflow_provider_gangjobs.tracking import gang_listing
 
     namespace = selected_namespace(options, gangs)
-    jobs = await gang_list.list_gangs(gangs.client, namespace)
+    jobs = await gang_listing.list_gangs(gangs.client, namespace)
     now = gangs.client.server_clock.now()
     problem = ""
-    if not jobs and namespace is not None and await gang_list.namespace_exists(gangs.client, namespace) is False:
+    if not jobs and namespace is not None and await gang_listing.namespace_exists(gangs.client, namespace) is False:
         problem = f"namespace {namespace} does not exist. Choose one with -n, or all with -A"
     return _rows_of(jobs, now, options), now, problem
 
@@ -148,8 +148,8 @@ def _kept_for(row: GangRow, now: datetime) -> str:
 
 async def _watch(gangs: GangService, options: argparse.Namespace) -> None:
     """Print the gangs, and then each gang whose row changes, until Ctrl-C."""
-    from airflow_provider_gangjobs.tracking.gang_list import list_gangs as read_list
-    from airflow_provider_gangjobs.tracking.gang_list import watch_gangs
+    from airflow_provider_gangjobs.tracking.gang_listing import list_gangs as read_list
+    from airflow_provider_gangjobs.tracking.gang_listing import watch_gangs
 
     namespace = selected_namespace(options, gangs)
     await read_list(gangs.client, namespace)  # raises at once what a watch would retry
@@ -189,9 +189,11 @@ def configure_top(parser: argparse.ArgumentParser) -> None:
 def top(options: argparse.Namespace) -> int:
     """Show what the live gangs of each DAG hold and wait for, and return 0."""
     from airflow_provider_gangjobs.gang.gang_lists import use_by_dag
-    from airflow_provider_gangjobs.tracking import gang_list
+    from airflow_provider_gangjobs.tracking import gang_listing
 
-    jobs = run_on_cluster(options, lambda gangs: gang_list.list_gangs(gangs.client, selected_namespace(options, gangs)))
+    jobs = run_on_cluster(
+        options, lambda gangs: gang_listing.list_gangs(gangs.client, selected_namespace(options, gangs))
+    )
     rows = use_by_dag(jobs)
     print_rows(rows, _top_listing(rows), options.output)
     return 0

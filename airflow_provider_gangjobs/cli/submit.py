@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.discovery import Capabilities
+    from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.submission import Submission
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, GangRef, gang_selectors, tasks_selectors
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang

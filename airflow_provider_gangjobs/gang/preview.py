@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.gang.render.shape import (
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import KUEUE, KueueTopology, select_scheduler
-from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, find_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import DISCOVERED_DIALECTS, find_dialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 

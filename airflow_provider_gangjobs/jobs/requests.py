@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS, Re
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, roles_selectors
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, finish_patch, halt_patch, next_finish_step
-from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd, end_by_main_patch
+from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd, end_by_main_patch
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import Object, PodView, make_interner

@@ -58,7 +58,7 @@ ANNOTATION_DELETED_BY: Final = f"{PREFIX}/deleted-by"
 ANNOTATION_HALTED: Final = f"{PREFIX}/halted"
 """Why the gang was halted. On the Job."""
 ANNOTATION_MAIN_CONTAINERS: Final = f"{PREFIX}/main-containers"
-"""How the ranks have ended by their main containers (`gang.state.job_marks.MainContainersEnd`). On a Job that the
+"""How the ranks have ended by their main containers (`gang.state.job_annotations.MainContainersEnd`). On a Job that the
 provider has ended because other containers kept its pods running."""
 ANNOTATION_TIME_LIMIT: Final = f"{PREFIX}/time-limit"
 """The parameters of the task from which activeDeadlineSeconds was computed. On the Job, if it was computed."""
@@ -88,10 +88,10 @@ ANNOTATION_QUEUED: Final = f"{PREFIX}/queued"
 """`true` if the submission is complete and the Job belongs to a queue. On the Job."""
 
 ANNOTATION_REQUEUES: Final = f"{PREFIX}/requeues"
-"""How often the gang was returned to its queue, as `gang.state.job_marks.Requeues`. On the Job of a gang with
+"""How often the gang was returned to its queue, as `gang.state.job_annotations.Requeues`. On the Job of a gang with
 `gang="preferred"`."""
 ANNOTATION_ASSEMBLY_BASELINE: Final = f"{PREFIX}/assembly-baseline"
-"""`gang.state.job_marks.AssemblyBaseline`. On the Job of a gang that Kueue has stopped for another reason before."""
+"""`gang.state.job_annotations.AssemblyBaseline`. On the Job of a gang that Kueue stopped before for another reason."""
 ANNOTATION_ROLES: Final = f"{PREFIX}/roles"
 """The roles of the gang and their numbers of ranks (`gang.roles.format_roles`). On the main Job."""
 ANNOTATION_ROLE_JOBS: Final = f"{PREFIX}/role-jobs"

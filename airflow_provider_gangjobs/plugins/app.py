@@ -50,7 +50,7 @@ from airflow_provider_gangjobs.plugins.locator import (
 )
 from airflow_provider_gangjobs.plugins.rest import URL_PREFIX, make_api
 from airflow_provider_gangjobs.plugins.rest_access import READ_DAG
-from airflow_provider_gangjobs.plugins.view_model import JOB_NOT_FOUND, GangView, build_view, view_without_cluster
+from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, GangView, build_view, view_without_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,8 +34,8 @@ from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.plugins.clusters import ALL_NAMESPACES, ListSource, SharedClients
-from airflow_provider_gangjobs.plugins.page_gangs import PageList, list_for_page
-from airflow_provider_gangjobs.plugins.view_model import describe_end
+from airflow_provider_gangjobs.plugins.page_rows import PageList, list_for_page
+from airflow_provider_gangjobs.plugins.tab_view import describe_end
 from airflow_provider_gangjobs.tracking.explanation import job_of, read_explained
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview

@@ -31,10 +31,10 @@ from airflow_provider_gangjobs.airflow_api.configuration import SECTION, install
 from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
-from airflow_provider_gangjobs.plugins.gangs_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
-from airflow_provider_gangjobs.plugins.page_gangs import gang_of_end
+from airflow_provider_gangjobs.plugins.page_rows import gang_of_end
+from airflow_provider_gangjobs.plugins.page_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.rest_access import READ_ENTITIES, may_use_connection
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_provider_gangjobs.plugins.caches import ListCache, ListResult
-    from airflow_provider_gangjobs.plugins.gangs_view import GangsView
-    from airflow_provider_gangjobs.plugins.page_gangs import PageGang
+    from airflow_provider_gangjobs.plugins.page_rows import PageGang
+    from airflow_provider_gangjobs.plugins.page_view import GangsView
 
 GANGS_ROUTE: Final = "/gangs"
 OPTION: Final = "page_connections"

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.outcome.restarts import to_time
 from airflow_provider_gangjobs.gang.state.pods import name_rank
-from airflow_provider_gangjobs.plugins.gangs_view import Filters
 from airflow_provider_gangjobs.plugins.page_text import (
     clean,
     clean_lines,
@@ -21,6 +20,7 @@ from airflow_provider_gangjobs.plugins.page_text import (
     format_ordinal,
     task_url,
 )
+from airflow_provider_gangjobs.plugins.page_view import Filters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.plugins.gangs_view import GangsView
     from airflow_provider_gangjobs.plugins.locator import MappedRow
-    from airflow_provider_gangjobs.plugins.view_model import GangView
+    from airflow_provider_gangjobs.plugins.page_view import GangsView
+    from airflow_provider_gangjobs.plugins.tab_view import GangView
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 PACKAGE: Final = "airflow_provider_gangjobs.plugins"

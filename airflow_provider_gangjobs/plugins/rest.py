@@ -52,7 +52,7 @@ from airflow_provider_gangjobs.plugins.rest_access import (
     too_many,
 )
 from airflow_provider_gangjobs.plugins.rest_documents import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
-from airflow_provider_gangjobs.plugins.view_model import JOB_NOT_FOUND, build_view
+from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, build_view
 from airflow_provider_gangjobs.tracking.explanation import read_explained
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy,
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
 from airflow_provider_gangjobs.plugins.caches import describe_error
-from airflow_provider_gangjobs.plugins.page_gangs import PHASE_OF_STATUS
+from airflow_provider_gangjobs.plugins.page_rows import PHASE_OF_STATUS
 from airflow_provider_gangjobs.submission.submission import Submission, SubmissionRecord
 from airflow_provider_gangjobs.tracking.explanation import GangReason, state_of_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.plugins.view_model import GangView
+    from airflow_provider_gangjobs.plugins.tab_view import GangView
     from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 
 

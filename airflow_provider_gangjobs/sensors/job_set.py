@@ -130,7 +130,7 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
             JobSetUnavailable: the cluster serves no JobSets, or refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.tracking.awaited import look_at_job_set
+        from airflow_provider_gangjobs.tracking.awaited_watch import look_at_job_set
 
         hook, config, ref = self._target()
         try:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 import yaml
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.discovery import read_api_group, review
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, LEASES, Resource
+from airflow_provider_gangjobs.cluster.served_resources import read_api_group, review
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang import checkup
@@ -38,8 +38,8 @@ from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.text import to_one_line
 from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
 from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow
-from airflow_provider_gangjobs.submission.discovery import probe_job
-from airflow_provider_gangjobs.tracking.gang_list import list_gangs
+from airflow_provider_gangjobs.submission.capabilities import probe_job
+from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from airflow_provider_gangjobs.tracking.overview import held_pods
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.submission.discovery import Capabilities
+    from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.submission import (
         Submission,
         SubmissionPage,
@@ -102,7 +102,7 @@ class GangService(Struct, frozen=True):
 
         The result is cached for some minutes.
         """
-        from airflow_provider_gangjobs.submission.discovery import read_capabilities
+        from airflow_provider_gangjobs.submission.capabilities import read_capabilities
 
         return await read_capabilities(self.client, namespace=self.namespace)
 
@@ -138,7 +138,7 @@ class GangService(Struct, frozen=True):
             ValueError: not exactly one of `submission_id` and `key` is given.
         """
         from airflow_provider_gangjobs.cluster.http.transport import request_deadline
-        from airflow_provider_gangjobs.submission.discovery import discover_for
+        from airflow_provider_gangjobs.submission.capabilities import discover_for
         from airflow_provider_gangjobs.submission.submission import SubmissionRequest
         from airflow_provider_gangjobs.submission.submit import submit
 

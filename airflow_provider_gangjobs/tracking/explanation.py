@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.cluster.kueue import list_workloads, recent_posit
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.gang_lists import GangRow, format_amount, kept_until, row_of
 from airflow_provider_gangjobs.gang.identity import gang_selector, task_selector
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, build_rows, merge_outcomes
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang

@@ -21,8 +21,8 @@ from airflow_provider_gangjobs.cluster.clock import RESOLUTION_S
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout

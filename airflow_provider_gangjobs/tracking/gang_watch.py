@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.informer import Informer, Notification, Subscription, informers
 from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions, watched_workloads
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
+from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.gang.schedulers.external import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe

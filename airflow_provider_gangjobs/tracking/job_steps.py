@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd, Requeues
+from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd, Requeues
 from airflow_provider_gangjobs.gang.state.pod_index import (
     EndByMain,
     JobRules,

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.ending.leases import FollowerLease, read_leases
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.ending.sweep import held_by_gang, last_sign
 from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, Leak, find_leak, leak_of_pods, row_of, use_by_dag
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.observation import observe_counters
 from airflow_provider_gangjobs.gang.state.ownership import LIVE_GRACE
@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.explanation import counts_of_job, list_first
-from airflow_provider_gangjobs.tracking.gang_list import list_gangs
+from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from airflow_provider_gangjobs.tracking.wait_evidence import recent_cluster_use
 
 if TYPE_CHECKING:

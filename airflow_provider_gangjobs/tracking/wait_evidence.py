@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
-from airflow_provider_gangjobs.cluster.discovery import is_allowed
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import Answer, cached_read, loop_local
 from airflow_provider_gangjobs.cluster.resources import CLAIMS, EVENTS, JOBS, NODES, PODS
+from airflow_provider_gangjobs.cluster.served_resources import is_allowed
 from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand, NodeView, PodUse
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.category import Category

@@ -35,7 +35,7 @@ NEEDED_TO_START: Final = (
     "airflow_provider_gangjobs.cluster.informer",
     "airflow_provider_gangjobs.ending.sweeper",
     "airflow_provider_gangjobs.service",
-    "airflow_provider_gangjobs.submission.discovery",
+    "airflow_provider_gangjobs.submission.capabilities",
     "airflow_provider_gangjobs.submission.submit",
     "airflow_provider_gangjobs.tracking.follow",
 )

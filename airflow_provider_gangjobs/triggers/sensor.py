@@ -26,7 +26,7 @@ class SensorTrigger(StoredTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.awaited")
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.awaited_watch")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await self.wait()

@@ -23,7 +23,7 @@ from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.releases import NONE, release_flags
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.discovery import Capabilities
+    from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from tests.cluster.tenant import Tenant
 
 BRIEF = "print('done')"

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.discovery import discover_for, read_capabilities
+from airflow_provider_gangjobs.submission.capabilities import discover_for, read_capabilities
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from tests.cluster.fault_proxy import FaultProxy

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
-from airflow_provider_gangjobs.plugins.view_model import DeadlineView, GangView, PhaseSpan
+from airflow_provider_gangjobs.plugins.tab_view import DeadlineView, GangView, PhaseSpan
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 from tests.unit.builders import REF, at
 

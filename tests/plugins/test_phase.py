@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.view_model import build_view
+from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.submission.submission import record_of
 from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 from tests.unit.builders import REF, JobBuilder, at, job, pod

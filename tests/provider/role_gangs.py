@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE
-from airflow_provider_gangjobs.submission.discovery import discover_for
+from airflow_provider_gangjobs.submission.capabilities import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.submission_cluster import KEY

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
+from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.discovery import discover_for
+from airflow_provider_gangjobs.submission.capabilities import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.submission_requests import task_request

@@ -19,11 +19,11 @@ from airflow_provider_gangjobs.cli import gangs as cli_gangs
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.ending.release import release_and_count_running
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.tracking.gang_list import list_gangs
+from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from gangjobs_sandbox.api.faults import FaultKind
 from tests.provider.cli_gangs import CliGangs
 from tests.timeouts import TIMEOUT_S
-from tests.unit.test_gang_rows import SCHEMA
+from tests.unit.test_gang_lists import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

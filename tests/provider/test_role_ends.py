@@ -265,7 +265,7 @@ async def test_ledger_of_an_earlier_attempt_is_read_once_and_says_why_it_failed(
 
 def view_of(plane: VirtualControlPlane, snapshot, ref: GangRef):
     from airflow_provider_gangjobs.plugins.locator import GangLocator
-    from airflow_provider_gangjobs.plugins.view_model import build_view
+    from airflow_provider_gangjobs.plugins.tab_view import build_view
 
     return build_view(GangLocator(KEY, ref), snapshot, plane.clock.now())
 

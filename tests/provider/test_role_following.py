@@ -211,7 +211,7 @@ async def test_next_try_adopts_a_gang_whose_leader_has_ended(plane):
 
 @in_virtual_time
 async def test_record_of_a_submission_counts_all_roles(plane):
-    from airflow_provider_gangjobs.submission.discovery import discover_for
+    from airflow_provider_gangjobs.submission.capabilities import discover_for
 
     discovered = await discover_for(plane.client, LEADER_AND_WORKERS, namespace=NAMESPACE)
     submission = await submit(plane.client, LEADER_AND_WORKERS, id_request("mine"), discovered=discovered)

@@ -35,7 +35,7 @@ NEVER = (
     f"{OURS}tracking.harvest.harvester",
 )
 NOT_TO_SUBMIT = (
-    f"{OURS}gang.outcome.diagnosis",
+    f"{OURS}gang.outcome.outcome_diagnosis",
     f"{OURS}attempt.completion",
     f"{OURS}ending.submissions",
     f"{OURS}ending.submissions",
@@ -46,8 +46,8 @@ NOT_TO_SUBMIT = (
     f"{OURS}attempt.triggerer.gang_wait",
 )
 NOT_TO_RESUME = (
-    f"{OURS}cluster.discovery",
-    f"{OURS}gang.outcome.diagnosis",
+    f"{OURS}cluster.served_resources",
+    f"{OURS}gang.outcome.outcome_diagnosis",
     f"{OURS}gang.render.job_manifest",
     f"{OURS}gang.validation.validate",
     f"{OURS}submission.adopt_or_submit",

@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_TASK,
     LABEL_INSTALLATION,
 )
-from airflow_provider_gangjobs.tracking.awaited import SelectionWatch
+from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.api import Fault, FaultKind

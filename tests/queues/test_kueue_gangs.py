@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.view_model import build_view
+from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.explanation import read_explained
@@ -31,7 +31,7 @@ from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.plugins.view_model import GangView
+    from airflow_provider_gangjobs.plugins.tab_view import GangView
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose, diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose, diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout, diagnose_wait

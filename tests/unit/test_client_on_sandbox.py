@@ -13,7 +13,6 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import (
     AlreadyExists,
     BadRequest,
@@ -27,6 +26,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
+from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end, diagnose_outcome
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.category import Diagnosis
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
-from airflow_provider_gangjobs.gang.schedulers.native import (
+from airflow_provider_gangjobs.gang.schedulers.workload_api import (
     DIALECT_NAMES,
     DISCOVERED_DIALECTS,
     OPT_IN_DIALECTS,

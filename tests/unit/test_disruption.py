@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, Status, build_event, disruption_of
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
 from tests.unit.builders import REF, at

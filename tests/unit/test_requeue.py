@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attemp
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.job_marks import (
+from airflow_provider_gangjobs.gang.state.job_annotations import (
     AssemblyBaseline,
     Requeues,
     parse_assembly_baseline,

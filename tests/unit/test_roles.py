@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.render.job_manifest import render_job, rende
 from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, main_job_name_max, parse_roles, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import find_separate
-from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS
+from airflow_provider_gangjobs.gang.schedulers.workload_api import DISCOVERED_DIALECTS
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, judge, phase_of, state_of

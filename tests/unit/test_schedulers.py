@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
+from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision, shape_of
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee, SchedulingGroup, ServedGroup
@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     select_scheduler,
     separate_scheduler_of,
 )
-from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import newer_dialects, select_dialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM

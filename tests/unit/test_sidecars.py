@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt
 from airflow_provider_gangjobs.gang.state.phase import Phase, VerdictKind, judge, phase_of

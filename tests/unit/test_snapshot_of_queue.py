@@ -12,14 +12,14 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.view_model import build_view
+from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import REF, JobBuilder, at, condition, job
 from tests.unit.fault_server import Connection, FaultServer, Request, status
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.plugins.view_model import GangView
+    from airflow_provider_gangjobs.plugins.tab_view import GangView
 
 KEY = TaskKey("dag", "run", "task")
 LACKS = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor f, 2 more needed"

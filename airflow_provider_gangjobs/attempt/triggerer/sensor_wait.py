@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.tracking.awaited import SelectionWatch
+    from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 NOT_SERVED: Final = "JobSetsNotServed"
@@ -214,7 +214,7 @@ class _SelectionWait:
 
     async def _watch(self, client: Client) -> tuple[Answer, str]:
         from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Notification
-        from airflow_provider_gangjobs.tracking.awaited import SelectionWatch
+        from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
 
         self._notification = Notification()
         logged = ""
@@ -325,7 +325,7 @@ async def wait_for_job_set(args: TriggerArgs, log: Logger) -> GangEvent:
 
     The status of the event is `error` if the JobSet cannot be read, which says nothing about the JobSet.
     """
-    from airflow_provider_gangjobs.tracking.awaited import follow_job_set
+    from airflow_provider_gangjobs.tracking.awaited_watch import follow_job_set
 
     try:
         config = await args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)

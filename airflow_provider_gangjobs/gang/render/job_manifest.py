@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
-from airflow_provider_gangjobs.gang.state.job_marks import Requeues
+from airflow_provider_gangjobs.gang.state.job_annotations import Requeues
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 

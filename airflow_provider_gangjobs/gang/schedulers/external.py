@@ -39,7 +39,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
     pod_metadata,
     with_pod_metadata,
 )
-from airflow_provider_gangjobs.gang.schedulers.native import find_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 
 if TYPE_CHECKING:

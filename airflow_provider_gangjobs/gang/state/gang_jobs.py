@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
-from airflow_provider_gangjobs.gang.state.job_marks import REASON_SUCCEEDED, all_succeeded, has_succeeded_by_main
+from airflow_provider_gangjobs.gang.state.job_annotations import REASON_SUCCEEDED, all_succeeded, has_succeeded_by_main
 from airflow_provider_gangjobs.gang.state.pods import parse_number
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import (

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.job_marks import MainContainersEnd
+from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, keeps_running, main_end, rank_of
 from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_indexes, parse_spans
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.job_marks import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline, Requeues
 from airflow_provider_gangjobs.gang.state.waiting import (
     HALTED_TEXT,
     NO_EVIDENCE,

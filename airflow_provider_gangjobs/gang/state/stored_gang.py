@@ -16,7 +16,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
-from airflow_provider_gangjobs.gang.state.job_marks import (
+from airflow_provider_gangjobs.gang.state.job_annotations import (
     AssemblyBaseline,
     Requeues,
     parse_assembly_baseline,

@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     owner_of,
     select_scheduler,
 )
-from airflow_provider_gangjobs.gang.schedulers.native import DIALECT_NAMES, NativeDialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import DIALECT_NAMES, NativeDialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube.text import pluralize

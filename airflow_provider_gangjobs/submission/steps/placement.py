@@ -49,7 +49,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     select_scheduler,
     topology_guarantee,
 )
-from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import NativeDialect, select_dialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.jobs import CreateOwned
@@ -58,7 +58,7 @@ from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
+    from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests

@@ -18,7 +18,10 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.plugins.gangs_view import (
+from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
+from airflow_provider_gangjobs.plugins.page_rows import NOT_EXPLAINED, gang_of_end, list_for_page
+from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
+from airflow_provider_gangjobs.plugins.page_view import (
     CHOICES_MAX,
     MANY,
     MAPPED_ROWS_MAX,
@@ -29,9 +32,6 @@ from airflow_provider_gangjobs.plugins.gangs_view import (
     GangsView,
     build_gangs_view,
 )
-from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
-from airflow_provider_gangjobs.plugins.page_gangs import NOT_EXPLAINED, gang_of_end, list_for_page
-from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview, QueueUse
 from tests.plugins.test_html import MARKUP, Elements
 from tests.unit.builders import at
@@ -39,7 +39,7 @@ from tests.unit.builders import at
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.plugins.page_gangs import PageGang
+    from airflow_provider_gangjobs.plugins.page_rows import PageGang
 
 NOW = at(3600)
 SOURCE = "gpu/team"

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_ATTEMPT,
 )
 from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.view_model import (
+from airflow_provider_gangjobs.plugins.tab_view import (
     FROM_END_EVENT,
     JOB_DELETED,
     ROWS_MAX,
@@ -42,7 +42,7 @@ from tests.unit.builders import CREATED, REF, JobBuilder, at, event, job, pod, p
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.plugins.view_model import GangView
+    from airflow_provider_gangjobs.plugins.tab_view import GangView
 
 LOCATOR = GangLocator(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
 WITH_DEADLINES = replace(LOCATOR, deadlines=Deadlines(queue_s=600, assemble_s=300, run_s=3600))

@@ -4,10 +4,10 @@ An API server that serves the Workload API may still drop the pods' link to thei
 the fields of a disabled feature gate silently. A dry run of a Job shows whether the server keeps the link. No request
 shows whether the scheduler and the Job controller have their feature gates enabled. Only the placement of a gang does.
 
-A gang that names no scheduler needs no request beyond `cluster.discovery`, unless the cluster serves the Workload API
-only in versions that are newer than the provider. Such a version is expected to have the fields of the newest known
-one. A server drops fields that it does not know, so dry runs of a Job, a Workload and a PodGroup show whether the
-version keeps the link of the pods and the policy of the group.
+A gang that names no scheduler needs no request beyond `cluster.served_resources`, unless the cluster serves the
+Workload API only in versions that are newer than the provider. Such a version is expected to have the fields of the
+newest known one. A server drops fields that it does not know, so dry runs of a Job, a Workload and a PodGroup show
+whether the version keeps the link of the pods and the policy of the group.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover, read_api_group
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
+from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover, read_api_group
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.external import select_scheduler
-from airflow_provider_gangjobs.gang.schedulers.native import (
+from airflow_provider_gangjobs.gang.schedulers.workload_api import (
     DISCOVERED_DIALECTS,
     Dialect,
     NativeDialect,

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
 from airflow_provider_gangjobs.kube.quantity import parse
 from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.plugins.page_gangs import merge_ends
+from airflow_provider_gangjobs.plugins.page_rows import merge_ends
 from airflow_provider_gangjobs.plugins.page_text import TEXT_CHARACTERS_MAX, clean, dag_url, run_url, task_url
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow
     from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-    from airflow_provider_gangjobs.plugins.page_gangs import PageGang, PageList
+    from airflow_provider_gangjobs.plugins.page_rows import PageGang, PageList
 
 
 HOURS: Final = (1, 6, 24, 72, 168)

@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.gang_lists import GangRow, row_of
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     WITHOUT_POD,
@@ -42,7 +42,7 @@ from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, VerdictKind
 from airflow_provider_gangjobs.gang.state.pods import rank_of
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.plugins.page_gangs import PHASE_OF_STATUS
+from airflow_provider_gangjobs.plugins.page_rows import PHASE_OF_STATUS
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_requests
 from airflow_provider_gangjobs.tracking.explanation import observe_snapshot, requests_of_rank
 from airflow_provider_gangjobs.tracking.logs.last_lines import may_have_log

@@ -2,13 +2,13 @@
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.exceptions import GangUnsupported
-from airflow_provider_gangjobs.gang.schedulers.native import PodGroupDialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.discovery import discover_for, why_unusable
+from airflow_provider_gangjobs.submission.capabilities import discover_for, why_unusable
 from tests.provider.submission_cluster import KEY, NAMESPACE, running_cluster
 from tests.submission_requests import task_request
 

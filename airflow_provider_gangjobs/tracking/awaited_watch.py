@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster.discovery import read_api_group
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerClosedError, Notification, informers
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS
+from airflow_provider_gangjobs.cluster.served_resources import read_api_group
 from airflow_provider_gangjobs.exceptions import JobSetUnavailable
 from airflow_provider_gangjobs.gang.awaited import describe_failure, describe_progress, jobs_of, read_job_set
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
 from airflow_provider_gangjobs.cluster.errors import Unreachable
+from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover
 from tests.unit.fault_server import Connection, FaultServer, Request, status
 
 GROUP = "/apis/scheduling.k8s.io"

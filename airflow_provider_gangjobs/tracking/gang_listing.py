@@ -1,8 +1,7 @@
 """Reads many gangs at once: all gangs of a namespace or cluster, and those that a person names.
 
 Lists are read page by page and decoded into views, so ten thousand Jobs cost a second and little memory. Nothing is
-changed. The rules are in `gang.gang_lists`. The process of a command imports this module, so the
-module imports little.
+changed. The rules are in `gang.gang_lists`. The process of a command imports this module, so the module imports little.
 """
 
 from __future__ import annotations
