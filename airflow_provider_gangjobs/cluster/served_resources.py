@@ -160,14 +160,12 @@ async def discover(client: Client, *, wanted: WantedVersions | None = None) -> D
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    wanted = wanted or {}
-
-    async def read() -> Answer[DiscoveredResources]:
-        found = await _Discovery(client, wanted).run()
-        return Answer(found, UNKNOWN_EXPIRY_S if found.unknown else EXPIRY_S)
-
+    discovery = _Discovery(client, wanted or {})
     return await cached_read(
-        client, (DiscoveredResources,), read, accepts=lambda found: found.is_complete or found.satisfies(wanted)
+        client,
+        (DiscoveredResources,),
+        discovery.run,
+        accepts=lambda found: found.is_complete or found.satisfies(wanted or {}),
     )
 
 
@@ -180,18 +178,22 @@ class _Discovery:
         self._resources: dict[str, VersionResources] = {}
         self._unknown: dict[str, str] = {}
 
-    async def run(self) -> DiscoveredResources:
+    async def run(self) -> Answer[DiscoveredResources]:
         """Read versions until one serves what is wanted, and everything if the cluster serves none of them."""
         best = list(self._wanted)[:1]
         if await self._read_until_served(best):  # without the list of versions: the newest releases serve the best one
-            return self._found()
+            return self._answer(self._found())
         listed = _version_names(await self._document(f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP))
         others = [*(name for name in self._wanted if name in listed), *(n for n in listed if n not in self._wanted)]
         if await self._read_until_served([name for name in others if name not in best]):
-            return self._found()
+            return self._answer(self._found())
         version = await self._document("/version", "version")
         resources = {name: self._resources[name] for name in listed if name in self._resources}
-        return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), resources, self._unknown)
+        git_version = (version or {}).get("gitVersion")
+        return self._answer(DiscoveredResources(_release(version), git_version, resources, self._unknown))
+
+    def _answer(self, found: DiscoveredResources) -> Answer[DiscoveredResources]:
+        return Answer(found, UNKNOWN_EXPIRY_S if self._unknown else EXPIRY_S)
 
     async def _read_until_served(self, names: list[str]) -> bool:
         """Read versions, and return true at the first one that serves what is wanted."""

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.cluster.http.transport import Transport
 if TYPE_CHECKING:
     import pytest
 
-FRAMES_MAX: Final = 18
+FRAMES_MAX: Final = 20
 """A reader who follows one submission from the operator to the request passes this many functions at most."""
 
 

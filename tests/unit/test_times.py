@@ -54,7 +54,7 @@ def test_value_without_a_time_is_returned_itself(value: Any) -> None:
 
 def test_every_use_case_of_the_service_converts_its_times() -> None:
     names = [name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if name[0] != "_"]
-    assert len(names) > 20
+    assert "submit" in names
     assert all(getattr(PublicService, name) is not getattr(GangService, name) for name in names)
     assert all(
         inspect.signature(getattr(PublicService, n)) == inspect.signature(getattr(GangService, n)) for n in names
