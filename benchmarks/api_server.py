@@ -182,7 +182,7 @@ async def write_gangs(tenant: Tenant, count: int) -> dict[str, str]:
         status = {"active": 1, "ready": 1, "startTime": now(), "uncountedTerminatedPods": {}}
         await client.patch(JOBS, name, namespace, {"status": status}, subresource="status")
         await client.create(PODS, pod_manifest(job), namespace)
-        await client.patch(PODS, f"{name}-0", namespace, running(), subresource="status")
+        await client.patch(PODS, f"{name}-0", namespace, running(datetime.now(UTC)), subresource="status")
 
     async with Client(admin_config(tenant.plane, namespace)) as client:
         await run_all(write, with_progress(count, "written"))
@@ -191,7 +191,7 @@ async def write_gangs(tenant: Tenant, count: int) -> dict[str, str]:
 
 async def end_pod(client: Client, namespace: str, name: str) -> None:
     """Write that the gang's pod has succeeded."""
-    await client.patch(PODS, f"{name}-0", namespace, succeeded(), subresource="status")
+    await client.patch(PODS, f"{name}-0", namespace, succeeded(datetime.now(UTC)), subresource="status")
 
 
 async def complete(client: Client, namespace: str, name: str) -> None:
@@ -255,21 +255,20 @@ def pod_manifest(job: Json) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def running() -> Json:
+def running(started: datetime) -> Json:
     """Return the status patch that a kubelet sends when the container has started."""
-    return _status(datetime.now(UTC), None)
+    return _status(started, None)
 
 
-def succeeded(message: str = "") -> Json:
-    """Return the status patch that a kubelet sends when the container has succeeded."""
-    at = datetime.now(UTC)
-    return _status(at, Terminated(0, "Completed", at, at, message))
+def succeeded(started: datetime, message: str = "") -> Json:
+    """Return the status patch that a kubelet sends when the container has succeeded, which started at this time."""
+    return _status(started, Terminated(0, "Completed", datetime.now(UTC), started, message))
 
 
-def _status(at: datetime, ended: Terminated | None) -> Json:
+def _status(started: datetime, ended: Terminated | None) -> Json:
     main = ContainerState("main", "registry.example/train:1", Kind.MAIN, None)
-    state = PodState([main], at, pod_ip="10.1.0.1", host_ip="10.0.0.1", network_ready=True)
-    main.run(at, "", number=0, ready=True)
+    state = PodState([main], started, pod_ip="10.1.0.1", host_ip="10.0.0.1", network_ready=True)
+    main.run(started, "", number=0, ready=True)
     if ended is not None:
         main.end(ended)
-    return {"status": pod_status(state, "Never", at)}
+    return {"status": pod_status(state, "Never", ended.finished if ended else started)}

@@ -15,6 +15,7 @@ import tempfile
 from collections import defaultdict
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,11 +104,12 @@ class HollowNodes:
 
     async def _run_pod(self, meta: Json) -> None:
         with suppress(NotFound):
-            await self._patch_status(meta, running())
+            started = datetime.now(UTC)
+            await self._patch_status(meta, running(started))
             await asyncio.sleep(self.lasts_s)
             self._ended.add(meta["uid"])
             self.logs.ends[meta["namespace"], meta["name"]].set()
-            await self._patch_status(meta, succeeded(RESULT))
+            await self._patch_status(meta, succeeded(started, RESULT))
 
     async def _remove(self, meta: Json) -> None:
         with suppress(NotFound):
