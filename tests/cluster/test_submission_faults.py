@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -95,20 +97,28 @@ async def emptied(gangs: GangService, namespace: str) -> bool:
     return True
 
 
+def new_process(gangs: GangService, crash: Crash | None = None, **options: Any) -> CrashingClient:
+    """Return the client of a process that has read nothing of the cluster yet."""
+    client = CrashingClient(gangs.client, crash, **options)
+    client.config = replace(client.config)
+    vars(client.config)["key"] = uuid4().hex
+    return client
+
+
 @pytest.mark.parametrize("fault_name", FAULTS)
 async def test_submission_with_a_fault_at_any_request_ends_in_one_gang(tenant: Tenant, fault_name: str) -> None:
     if tenant.plane.release != FULLY_TESTED_RELEASE and fault_name not in FAULTS_ON_OTHER_RELEASES:
         pytest.skip(f"tried on {FULLY_TESTED_RELEASE}")
     error, applied = FAULTS[fault_name]
     async with GangService.connect(tenant.config) as gangs:
-        clean = CrashingClient(gangs.client)
+        clean = new_process(gangs)
         await check_one_gang(gangs, await submit(gangs, "clean", clean), tenant.plane.release)
         await gangs.delete_submission("clean", job=True)
         for at, request in enumerate(clean.requests):
             if fault_name == "409" and request.startswith(("GET", "LIST")):
                 continue  # an API server answers no read with 409
             submission_id = f"op-{at}"
-            faulty = CrashingClient(gangs.client, Crash(at, applied), error=error)
+            faulty = new_process(gangs, Crash(at, applied), error=error)
             try:
                 await submit(gangs, submission_id, faulty)
             except (ProcessDied, SubmissionFailed) as stopped:
