@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     url = options.url.rstrip("/")
     api = Api(url)
     api.log_in()
