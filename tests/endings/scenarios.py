@@ -306,7 +306,7 @@ SCENARIOS: dict[str, Scenario] = {
         "Deadline.assembling.unschedulable",
         DELETED,
         DELETED,
-        deadlines=Deadlines(assemble_s=2),
+        deadlines=Deadlines(assemble_s=5),
         nodes=(0,),
     ),
     "a rank fails for the last time": Scenario(
