@@ -25,9 +25,17 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 _TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
+HOOK: Final = "airflow_provider_gangjobs.hooks.gang_job"
 NEEDED_TO_RUN: Final = (
     "airflow_provider_gangjobs.attempt.metrics",
     *(f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "log_streaming", "endings")),
+)
+
+NEEDED_TO_AWAIT_PODS: Final = (
+    HOOK,
+    f"{_TRIGGERER}.previous_attempt_wait",
+    "airflow_provider_gangjobs.cluster.informer",
+    "airflow_provider_gangjobs.ending.release",
 )
 
 NEEDED_TO_START: Final = (
@@ -232,7 +240,7 @@ class PreviousGangTrigger(_GangTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the pods, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait")
+        await import_in_thread(*CLIENT, *NEEDED_TO_AWAIT_PODS)
         from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
 
         yield self.event(await wait_for_previous_pods(self.args, self.log))

@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.attempt.metrics import report_metrics
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
-from airflow_provider_gangjobs.triggers.gang_job import StoredTrigger
+from airflow_provider_gangjobs.triggers.gang_job import HOOK, StoredTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ class SensorTrigger(StoredTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield one event."""
-        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.awaited_watch")
+        await import_in_thread(*CLIENT, HOOK, "airflow_provider_gangjobs.tracking.awaited_watch")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await self.wait()

@@ -87,6 +87,7 @@ def test_gangs_that_begin_while_the_tracking_is_imported_wait_for_the_import() -
     "trigger",
     [
         "gang_job.GangJobTrigger",
+        pytest.param("gang_job.PreviousGangTrigger", marks=pytest.mark.slow),
         pytest.param("sensor.GangSelectionTrigger", marks=pytest.mark.slow),
         pytest.param("job_set.JobSetTrigger", marks=pytest.mark.slow),
     ],
