@@ -10,7 +10,7 @@ SYNCED := $(VENV)/.synced
 UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
 PYTEST := $(BIN)/python -m pytest --hypothesis-profile=quick
 # More workers than cores, because most tests wait for the embedded cluster.
-WORKERS ?= 4
+WORKERS ?= 6
 QUICK  := not slow and (not airflow or representative)
 
 # Tests start hundreds of Python programs. Without bytecode files, each of them would compile the modules of Airflow.
