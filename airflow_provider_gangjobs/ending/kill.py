@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
 from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.jobs.claim import patch_claimed
 from airflow_provider_gangjobs.jobs.requests import (
     BRIEF_PAUSES_S,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -77,7 +77,7 @@ async def halt_job(
         ClusterError: it is unknown whether the gang is halted, or whether the Jobs of its other roles have ended. A
             follower of the gang, or another halt, ends them.
     """
-    job = StoredGang(job.jobs[0]) if job.jobs else job
+    job = job.main
     if claim_id is None:
         is_halted = await requests.jobs(job.ref).halt(job, reason)
     else:

@@ -492,7 +492,7 @@ class JobRequests:
         Of a gang with roles, this is the main Job: that of the first role, or the Job without pods that owns the
         JobSet. `end_jobs` ends the others. A Job that is suspended stays suspended until `finish_halted` makes it fail.
         """
-        return await self.patch(halt_patch(reason, StoredGang(job.jobs[0]) if job.jobs else job))
+        return await self.patch(halt_patch(reason, job.main))
 
     async def finish_halted(self, job: StoredGang | None) -> None:
         """Make the Job of a halted gang fail if it is suspended. Raises no `ClusterError`.

@@ -34,7 +34,6 @@ from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.external import SEPARATE_SCHEDULERS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 from airflow_provider_gangjobs.kube.text import to_one_line
 from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
 from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.service.gangs import GangService
 
 RULES_REVIEWS: Final = Resource(
@@ -259,7 +259,7 @@ async def check_leftovers(service: GangService, what: Examination) -> Sequence[F
 
 def _is_ignored(gang: StoredGang, now: datetime) -> bool:
     """Return whether the Job controller has not started the main Job, which is not suspended, for a long time."""
-    main = StoredGang(gang.jobs[0]) if gang.jobs else gang
+    main = gang.main
     if main.is_suspended or gang.is_ended or main.started_at is not None or main.created_at is None:
         return False
     return (now - main.created_at).total_seconds() > CONTROLLER_SILENT_S

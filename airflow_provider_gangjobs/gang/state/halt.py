@@ -91,7 +91,7 @@ class FinishStep(StrEnum):
 
 def next_finish_step(gang: StoredGang) -> FinishStep:
     """Return what remains to be done until the main Job has failed, if it was halted or has no time left."""
-    main_job = StoredGang(gang.jobs[0]) if gang.jobs else gang
+    main_job = gang.main
     is_to_end = main_job.is_halted or main_job.active_deadline_s == HALTED_DEADLINE_S
     if not is_to_end or end_condition(main_job.view) or main_job.is_being_deleted:
         return FinishStep.NOTHING

@@ -69,6 +69,11 @@ class StoredGang(Struct, frozen=True):
     jobs: tuple[JobView, ...] = ()
     """The Jobs that `view` combines, the main Job first; empty for a gang of one Job, and if they are not known."""
 
+    @property
+    def main(self) -> StoredGang:
+        """The gang as its main Job alone says, without the Jobs of the other roles."""
+        return StoredGang(self.jobs[0]) if self.jobs else self
+
     # -- identity ----------------------------------------------------------------------------------------------------
 
     @property
