@@ -177,7 +177,7 @@ class SnapshotCache:
         for job in failed:
             if job.ref.uid not in self._ends:
                 try:
-                    outcomes = await read_ledger(client, job.ref, shards_max=1)
+                    outcomes = await read_ledger(client, job.ref, is_sample=True)
                 except ClusterError:
                     continue
                 if len(self._ends) >= ENDS_KEPT_MAX:

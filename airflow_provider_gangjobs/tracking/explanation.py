@@ -71,8 +71,6 @@ WHOLE_PAGES_MAX: Final = 4
 """Pages of 500 pods. A Job that made more than twice as many pods as it has ranks is not read as a whole."""
 SAMPLE_PODS: Final = 200
 """How many failed pods, and how many waiting pods, are read of a large gang."""
-SAMPLE_SHARDS: Final = 1
-"""How many ConfigMaps of the ledger are read of a large gang: each has some two thousand outcomes, the earliest."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,7 @@ class _Reader:
 
     async def _outcomes(self, is_whole: bool) -> list[Outcome]:
         try:
-            return await read_ledger(self.client, self.ref, shards_max=None if is_whole else SAMPLE_SHARDS)
+            return await read_ledger(self.client, self.ref, is_sample=not is_whole)
         except ClusterError:
             self.unread.append("configmaps")
             return []

@@ -158,7 +158,7 @@ async def test_batches_have_a_limit_and_begin_with_terminating_pods(gang):
         gang.pod(rank)
     terminating = f"train-{BATCH_PODS_MAX + 1}"
     plane.registry.delete(PODS, terminating, NAMESPACE)
-    harvester = gang.harvester()
+    harvester = gang.harvester(gang.ledger(shard_bytes_max=2**20))
     await gang.enqueue_all(harvester)
     assert await harvester.drain() is None
     parts = [change.obj["data"] for change in plane.history.of(CONFIGMAPS)]

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_UID
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
-from airflow_provider_gangjobs.tracking.harvest.ledger import encode, read_ledger
+from airflow_provider_gangjobs.tracking.harvest.ledger import SHARDS_PER_PAGE, encode, read_ledger
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.guarantees.harvest import check_harvest
@@ -69,9 +69,8 @@ async def test_outcomes_are_returned_in_parts_and_each_once(gang):
 @in_virtual_time
 async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning(gang):
     plane = gang.plane
-    pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(24)]
-    for first in range(0, len(pods), 2):
-        await gang.ledger(shard_bytes_max=2000).record(map(outcome_of, pods[first : first + 2]))
+    pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(SHARDS_PER_PAGE + 1)]
+    await gang.ledger(shard_bytes_max=600).record(map(outcome_of, pods))
     plane.arm("status", method="GET", path="/configmaps$", query="continue=", times=None, code=403)
     ledger, parts = gang.ledger(), []
     with pytest.raises(Forbidden):

@@ -1,9 +1,9 @@
 """Ledger: the outcomes of a gang's pods, in ConfigMaps that the Job owns, keyed by pod uid.
 
 Writing an entry twice changes nothing, so any number of processes may write at once and each may die anywhere. An entry
-is a merge patch of its own keys, and existing entries are not rewritten. A ConfigMap holds 1 MiB, so there are several
-(`<job>-ledger-<n>`), filled one after the other. Two processes may write the same pod to different ConfigMaps; readers
-take one entry for each uid.
+is a merge patch of its own keys, and existing entries are not rewritten. To add an entry, the API server reads and
+writes the whole ConfigMap, so a large ledger has several small ones (`<job>-ledger-<n>`), filled one after the other.
+Two processes may write the same pod to different ConfigMaps; readers take one entry for each uid.
 
 The ledger exists as long as its Job. Without the Job nothing can be recorded: an owned ConfigMap would be deleted at
 once, and an unowned one would never be deleted. Then outcomes are only in the event.
@@ -45,12 +45,15 @@ if TYPE_CHECKING:
 
     OnOutcomes = Callable[[Sequence[Outcome]], None]
 
-SHARD_BYTES_MAX: Final = 700 * 1024
-"""Keys and values of one ConfigMap. The rest of its 1 MiB is for managedFields, some 50 bytes an entry."""
-SHARDS_PER_PAGE: Final = 5
-"""A page of full shards is 3.5 MB, read in 10 ms."""
-SHARDS_MAX: Final = 1000
-"""100,000 pods with the longest messages need 650."""
+SHARD_BYTES_MAX: Final = 128 * 1024
+"""Keys and values of one ConfigMap: some 300 entries. A patch costs the API server 20 ms of CPU if the ConfigMap has so
+many bytes, and 115 ms if it has 680 KB (Kubernetes 1.36)."""
+SHARDS_PER_PAGE: Final = 25
+"""A page of full shards is 3.2 MB, read in 10 ms."""
+SHARDS_MAX: Final = 5000
+"""100,000 pods with the longest messages need 3,600."""
+SAMPLE_SHARDS: Final = 5
+"""How many ConfigMaps of a large gang are read to show some of its outcomes, some fifteen hundred."""
 WRITE_ATTEMPTS_MAX: Final = 4
 """Each attempt reacts to a change by another writer: the ConfigMap was created, deleted, replaced or filled."""
 
@@ -68,34 +71,28 @@ def decode(uid: str, text: str) -> Outcome:
         return Outcome(uid=uid, pod="", outcome=OutcomeKind.UNKNOWN, reason="LedgerEntryUnreadable", message=str(exc))
 
 
-async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = None) -> list[Outcome]:
+async def read_ledger(client: Client, ref: GangRef, *, is_sample: bool = False) -> list[Outcome]:
     """Return all recorded outcomes, one for each pod, in no order. Empty if nothing was recorded or the Job is gone.
 
-    :param shards_max: Read at most so many ConfigMaps, the earliest ones if there are at most ten.
+    :param is_sample: Read at most `SAMPLE_SHARDS` ConfigMaps, the earliest ones if there are at most ten.
 
     Raises:
         ClusterError: The ledger could not be read, which does not mean that it is empty.
     """
     found: dict[str, Outcome] = {}
-    async with aclosing(_shards(client, ref, per_page=min(shards_max or SHARDS_PER_PAGE, SHARDS_PER_PAGE))) as shards:
-        number = 0
-        async for shard in shards:
-            found |= {uid: decode(uid, text) for uid, text in _data(shard).items() if uid not in found}
-            number += 1
-            if number == shards_max:
+    per_page = SAMPLE_SHARDS if is_sample else SHARDS_PER_PAGE
+    async with aclosing(_shard_pages(client, ref, per_page)) as pages:
+        async for page in pages:
+            for shard in page:
+                found |= {uid: decode(uid, text) for uid, text in _data(shard).items() if uid not in found}
+            if is_sample:
                 break
     return list(found.values())
 
 
-async def _shards(
-    client: Client, ref: GangRef, *, per_page: int = SHARDS_PER_PAGE
-) -> AsyncGenerator[dict[str, Any], None]:
+def _shard_pages(client: Client, ref: GangRef, per_page: int) -> AsyncGenerator[list[dict[str, Any]], None]:
     selector = ledger_selector(ref.name, ref.uid)
-    pages = client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector, limit=per_page)
-    async with aclosing(pages):
-        async for page in pages:
-            for shard in page:
-                yield shard
+    return client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector, limit=per_page)
 
 
 def _data(shard: Mapping[str, Any]) -> dict[str, str]:
@@ -152,8 +149,8 @@ class Ledger:
         """
         found: dict[str, None] = {}
         time_slice = loop_local(TimeSlice)
-        async with aclosing(_shards(self._client, self.ref)) as shards:
-            async for shard in shards:
+        async with aclosing(_shard_pages(self._client, self.ref, SHARDS_PER_PAGE)) as pages:
+            async for shard in (shard async for page in pages for shard in page):
                 new = {uid: text for uid, text in _data(shard).items() if uid not in found}
                 on_read([decode(uid, text) for uid, text in new.items()])
                 found |= dict.fromkeys(new)
