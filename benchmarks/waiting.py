@@ -128,7 +128,7 @@ async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> No
     if who == "ours":  # Airflow reads its list of all metrics at the first metric of a process, for 0.2 s.
         from airflow_provider_gangjobs.attempt.metrics import airflow_stats
 
-        airflow_stats().gauge("triggers.running", 0)
+        airflow_stats().incr("triggers.blocked_main_thread", 0)
     watch = LoopWatch()
     if mode != "cpu":
         watch.install()
