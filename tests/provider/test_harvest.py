@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden, ServerError
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
@@ -25,6 +26,11 @@ from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.guarantees.history import is_held
 from tests.provider.virtual_control_plane import NAMESPACE
 from tests.provider.virtual_time import elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
 class FailingLedger(Ledger):
@@ -197,6 +203,40 @@ async def test_drain_does_not_wait_for_a_pause_of_the_harvester(gang):
     assert await harvester.drain() is None
     assert elapsed() - began < 0.1 < PAUSE_BASE_S
     running.cancel()
+
+
+class LogsThatAreRead:
+    """Logs of pods that are read until the test says that they have been read."""
+
+    def __init__(self) -> None:
+        self.notify: dict[str, Callable[[str], None]] = {}
+        self.are_read = asyncio.Event()
+
+    def observe_job(self, job: StoredGang) -> None: ...
+
+    def observe(self, pods: Sequence[PodView]) -> None: ...
+
+    def notify_when_read(self, pod: PodView, notify: Callable[[str], None]) -> bool:
+        self.notify[pod.metadata.uid] = notify
+        self.are_read.set()
+        return True
+
+
+@in_virtual_time
+async def test_drain_ends_if_a_pod_vanishes_while_its_log_is_read(gang):
+    plane = gang.plane
+    gang.pod(0)
+    plane.registry.delete(PODS, "train-0", NAMESPACE)
+    logs = LogsThatAreRead()
+    harvester = Harvester(plane.client, gang.ledger(), logs)
+    await gang.enqueue_all(harvester)
+    draining = asyncio.create_task(harvester.drain())
+    await logs.are_read.wait()
+    harvester.enqueue_deleted(await list_pods(plane.client, gang.ref))
+    for uid, notify in logs.notify.items():
+        notify(uid)
+    async with asyncio.timeout(60):
+        assert await draining is None
 
 
 @in_virtual_time

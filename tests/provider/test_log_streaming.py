@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 from collections import Counter
@@ -426,6 +427,19 @@ async def stream_for(stream: GangStreams, plane: VirtualControlPlane, pod: str, 
     await asyncio.gather(task, return_exceptions=True)
     if save:
         await stream.save()
+
+
+@in_virtual_time
+async def test_rank_whose_container_is_not_reported_does_not_end_the_streams_of_other_ranks(plane):
+    ref, pod = await running(plane)
+    unreported = copy.deepcopy(plane.pod(ref.name, 1))
+    unreported["status"] |= {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": []}
+    lines: list[str] = []
+    wanted = RANK_0._replace(ranks=(0, 1))
+    made = GangStreams(stored_positions(plane, ref), wanted, output=ListOutput(lines), mask=str)
+    made.observe([view(PodView, unreported), view(PodView, plane.pod(ref.name, 0))])
+    await stream_for(made, plane, pod, range(3), save=False)
+    assert said(lines) == [f"step {number}" for number in range(3)]
 
 
 @in_virtual_time
