@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from benchmarks.harness import process, with_progress
 from gangjobs_sandbox.node.pod_state import ContainerState, Kind, PodState, Terminated

@@ -1,4 +1,5 @@
-"""The deferral of a task: the arguments of its trigger, its time limits, and what follows if it ended with an error.
+"""The deferral of a task: the arguments of its trigger, its time limits, whether the trigger ends the task, and what a
+worker does if the trigger ended with an error.
 
 Airflow stores the arguments of a deferral as plain JSON in its database, so no secret may be among them. The trigger
 reads credentials from the connection, and everything else about the gang from the cluster.
@@ -15,18 +16,30 @@ import time
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from msgspec import to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict as struct_fields
 
+from airflow_provider_gangjobs.airflow_api.task_end import reasons_for_worker, with_system_facts
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.spec import Logs, OnKill, streamed_ranks
+from airflow_provider_gangjobs.gang.spec import (
+    LOG_LIMIT_BYTES,
+    RESULTS_LIMIT_BYTES,
+    LogOptions,
+    Logs,
+    OnFinish,
+    OnKill,
+    Results,
+    streamed_ranks,
+)
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
+
+    from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
@@ -36,6 +49,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 
 
+XCOM_GANG: Final = "gang"
+"""XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
+XCOM_END: Final = "gang_end"
+"""XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
+XCOM_REFUSED: Final = "gang_refused"
+"""XCom key of the error for which a try has submitted no gang: its class and its message."""
 EXECUTION_TIMEOUT: Final = "Deadline.execution"
 """Reason of the event after the `execution_timeout` of the task has passed."""
 
@@ -52,6 +71,70 @@ class StoredArgs:
         from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
         return GangJobHook(self.kubernetes_conn_id, must_exist=self.must_exist)
+
+
+class TriggerEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a trigger ends its task. Airflow stores it, so a new field needs a default, and no field is renamed."""
+
+    results: Results = Results.RANK0
+    results_limit: int = RESULTS_LIMIT_BYTES
+    result_folders: tuple[str, ...] = ()
+    """Where the ranks store large results. Addresses elsewhere are not followed."""
+    logs: Logs = Logs.NONE
+    log_containers: tuple[str, ...] = ()
+    log_limit: int = LOG_LIMIT_BYTES
+    deletes: bool = False
+    """Whether the Job of a gang that has succeeded is deleted."""
+    pushes_xcoms: bool = True
+    is_dag_result: bool = False
+    """Whether the task returns the result of its DAG."""
+    is_mapped_over: bool = False
+    """Whether another task is mapped over the value of this task, so that Airflow must know its length."""
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Self:
+        """Return what `to_json` has stored. Fields of later releases are ignored."""
+        return convert(stored, cls)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, without the ones that equal their default."""
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
+
+    @property
+    def log_options(self) -> LogOptions:
+        """Which logs are copied into the log of the task, and how much of them."""
+        return LogOptions(self.logs, self.log_containers, self.log_limit)
+
+
+def trigger_end(
+    task: TaskParameters, ti: Any, result_folders: Sequence[str], log: Logger, *, is_dag_result: bool | None = None
+) -> dict[str, Any] | None:
+    """Return `TriggerArgs.end` of a task; `None` if a worker must end the task, or if nobody wants it otherwise.
+
+    The log says why a worker must end a task that wants to end in the triggerer.
+
+    :param ti: The task instance of the context. Its `task` belongs to a DAG.
+    :param is_dag_result: Whether the task returns the result of its DAG. By default the operator says it.
+    """
+    if not task.wants_trigger_end:
+        return None
+    if reasons := reasons_for_worker(with_system_facts(task.end_facts)):
+        log.info("A worker ends this task after its gang, and not the triggerer: %s", "; ".join(reasons))
+        return None
+    is_mapped = ti.map_index is not None and ti.map_index >= 0
+    return TriggerEnd(
+        results=task.results,
+        results_limit=task.results_limit,
+        result_folders=tuple(result_folders),
+        logs=task.logs,
+        log_containers=task.log_containers,
+        log_limit=task.log_limit,
+        deletes=task.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED),
+        pushes_xcoms=task.do_xcom_push,
+        is_dag_result=ti.task.returns_dag_result if is_dag_result is None else is_dag_result,
+        is_mapped_over=not is_mapped and next(iter(ti.task.iter_mapped_dependants()), None) is not None,
+    ).to_json()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +178,7 @@ class TriggerArgs(StoredArgs):
     :param callbacks: Dotted paths of the classes that are called when the phase of the gang changes.
     :param task: `dag_id`, `run_id`, `task_id` and `map_index` of the task, for the callbacks.
     :param earlier_use: What the time of the attempts of this try before this one was used for, as JSON.
-    :param end: How the trigger ends the task of a gang that has succeeded (`attempt.trigger_end`). `None` if a worker
+    :param end: How the trigger ends the task of a gang that has succeeded (`TriggerEnd`). `None` if a worker
         ends the task.
     """
 

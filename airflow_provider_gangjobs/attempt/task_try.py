@@ -27,16 +27,19 @@ from airflow_provider_gangjobs.airflow_api.task_log import skip_retries_of_perma
 from airflow_provider_gangjobs.attempt import task_gangs
 from airflow_provider_gangjobs.attempt.deferral import (
     EXECUTION_TIMEOUT,
+    XCOM_END,
+    XCOM_GANG,
+    XCOM_REFUSED,
     RecoveryAction,
     execution_timeout_error,
     has_retries_left,
     recovery_action,
     trigger_args,
+    trigger_end,
     with_deadline,
     worker_wait_limit_s,
 )
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, XCOM_REFUSED, trigger_end
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
 from airflow_provider_gangjobs.parameters.checks import require_importable

@@ -20,15 +20,16 @@ from airflow.sdk.definitions.mappedoperator import validate_mapping_kwargs
 from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
+from airflow_provider_gangjobs.container_programs import python_runner
+from airflow_provider_gangjobs.container_programs.python_runner import Gang
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, files_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.parameters import python_function, python_runner
+from airflow_provider_gangjobs.parameters import python_function
 from airflow_provider_gangjobs.parameters.checks import refuse
 from airflow_provider_gangjobs.parameters.python_function import ExtractedSource, extract_source, without_gang
-from airflow_provider_gangjobs.parameters.python_runner import Gang
 from airflow_provider_gangjobs.parameters.task_parameters import answers_to_unknown
 
 if TYPE_CHECKING:

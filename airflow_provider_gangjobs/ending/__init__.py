@@ -40,7 +40,7 @@ pod is to be expected. A gang *has ended* when its Jobs have the condition `Comp
 if it was halted or is being deleted. To *complete* a submission is to take the steps that are left.
 To *record* an outcome is to write it into the ledger; the *record* of a submission is what its Job says about it.
 
-Elsewhere. The rules that need no request are in `gang/state/`: `halt`, `job_state`, `ownership`. A follower halts its
+Elsewhere. The rules that need no request are in `gang/state/`: `halt`, `phase`, `ownership`. A follower halts its
 gang itself after a deadline, and ends the Jobs of other roles (`JobRequests`). What a state of Airflow means for a
 gang is decided in `airflow_api.task_state`, before one of these acts is called.
 """

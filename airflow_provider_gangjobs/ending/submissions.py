@@ -44,7 +44,7 @@ from airflow_provider_gangjobs.gang.identity import (
 )
 from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.schedulers.external import find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import (

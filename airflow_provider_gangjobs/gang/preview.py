@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.render.job_manifest import (
     render_role,
     render_service,
 )
-from airflow_provider_gangjobs.gang.render.shape import (
+from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
     Shape,
     decide_placement,

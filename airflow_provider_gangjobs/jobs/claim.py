@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import Claim, GangRef
-    from airflow_provider_gangjobs.gang.render.shape import TimeLimit
+    from airflow_provider_gangjobs.gang.render.placement import TimeLimit
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -53,7 +53,7 @@ async def take_claim(
         ClusterError: the server refused the request.
     """
     # A process that resumes a task does not take claims, and would pay for the import.
-    from airflow_provider_gangjobs.gang.render.shape import limit_patch_on_adoption
+    from airflow_provider_gangjobs.gang.render.placement import limit_patch_on_adoption
 
     if read_job(stored).holds_claim(claim.id):
         return stored

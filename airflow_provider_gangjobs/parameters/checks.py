@@ -226,7 +226,7 @@ def read_file(path: str, folders: Iterable[str]) -> bytes:
 def limit_problems(task: Any) -> tuple[Problem, ...]:
     """Return the problems of limits that nobody enforces after the task has ended.
 
-    The API server enforces the sum of `assemble_timeout` and `run_timeout` (`gang.render.shape`).
+    The API server enforces the sum of `assemble_timeout` and `run_timeout` (`gang.render.placement`).
     """
     wait_until = task.wait_until
     if wait_until not in (WaitUntil.SUBMITTED, WaitUntil.RUNNING):

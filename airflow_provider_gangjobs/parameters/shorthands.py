@@ -9,9 +9,9 @@ Operator of Kubeflow sets (mpi-operator, pkg/controller/mpi_job_controller.go).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil, find_supervised
@@ -247,7 +247,7 @@ def _add_secret(spec: dict[str, Any], secret: Any) -> None:
 
 
 SCRIPT_FILE: Final = "gangjobs_mpi.sh"
-SCRIPT: Final = Path(__file__).with_name(SCRIPT_FILE)
+SCRIPT: Final = PROGRAMS / SCRIPT_FILE
 FOLDER: Final = "/gang/mpi"
 """Where a rank keeps its copy of the key, its host files, and the configuration of ssh and sshd."""
 KEY_FOLDER: Final = "/gang/ssh"

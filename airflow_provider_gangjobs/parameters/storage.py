@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.container_programs import PROGRAMS, gangjobs_result
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
-from airflow_provider_gangjobs.parameters import gangjobs_result
 from airflow_provider_gangjobs.parameters.checks import add_env, is_templated, refuse
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
         raise InvalidGangSpec((problem,))
     if is_local(folder):
         _require_volume(spec, _path(folder))
-    helper = Path(gangjobs_result.__file__).read_text("utf-8")
+    helper = (PROGRAMS / RESULT_HELPER_FILE).read_text("utf-8")
     return replace(spec, **_with_folder(spec, folder), files={**spec.files, RESULT_HELPER_FILE: helper})
 
 

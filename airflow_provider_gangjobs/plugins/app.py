@@ -31,7 +31,7 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG, XCOM_REFUSED
+from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG, XCOM_REFUSED
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError, ListCache, SnapshotCache, SnapshotResult

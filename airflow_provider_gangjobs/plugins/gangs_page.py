@@ -28,7 +28,7 @@ from sqlalchemy import and_, func, select
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.airflow_api.configuration import SECTION, installation_id
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END, XCOM_GANG
+from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers

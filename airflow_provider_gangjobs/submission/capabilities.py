@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, F
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover, read_api_group
-from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.render.placement import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.external import select_scheduler

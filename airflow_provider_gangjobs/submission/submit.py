@@ -38,8 +38,7 @@ from airflow_provider_gangjobs.ending.kill import halt_job
 from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
-from airflow_provider_gangjobs.gang.render.pod_template import task_env_of
-from airflow_provider_gangjobs.gang.render.shape import (
+from airflow_provider_gangjobs.gang.render.placement import (
     ONE_POD,
     Placement,
     PlacementDecision,
@@ -48,6 +47,7 @@ from airflow_provider_gangjobs.gang.render.shape import (
     time_limit,
     with_queue_of_connection,
 )
+from airflow_provider_gangjobs.gang.render.pod_template import task_env_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler

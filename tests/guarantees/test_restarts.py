@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END
+from airflow_provider_gangjobs.attempt.deferral import XCOM_END
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.schedules import APPLIED, ASLEEP_S, LONG_S, SHORT_S, at_each_request, jobs_created, running_ranks

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END
+from airflow_provider_gangjobs.attempt.deferral import XCOM_END
 from airflow_provider_gangjobs.exceptions import AppFailed
 from tests.guarantees.checkers import check
 from tests.guarantees.history import History

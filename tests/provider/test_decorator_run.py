@@ -14,10 +14,10 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
+from airflow_provider_gangjobs.container_programs import python_runner
 from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
-from airflow_provider_gangjobs.parameters import python_runner
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for

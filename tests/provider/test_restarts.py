@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_END
+from airflow_provider_gangjobs.attempt.deferral import XCOM_END
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import GangRef

@@ -19,7 +19,7 @@ from airflow.sdk.serde import serialize
 from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, reasons_for_worker
-from airflow_provider_gangjobs.attempt.trigger_end import TriggerEnd
+from airflow_provider_gangjobs.attempt.deferral import TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer import gang_completion
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.parameters import gangjobs_supervisor
+from airflow_provider_gangjobs.container_programs import gangjobs_supervisor
 from tests.guarantees.history import History
 from tests.timeouts import TIMEOUT_S
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.parameters.gangjobs_supervisor import proof
+from airflow_provider_gangjobs.container_programs.gangjobs_supervisor import proof
 from tests.guarantees.checkers import check, one_incarnation
 from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang, wait_until
 from tests.timeouts import TIMEOUT_S

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.parameters import gangjobs_supervisor as supervisor
-from airflow_provider_gangjobs.parameters.gangjobs_supervisor import (
+from airflow_provider_gangjobs.container_programs import gangjobs_supervisor as supervisor
+from airflow_provider_gangjobs.container_programs.gangjobs_supervisor import (
     END,
     EXITED,
     RUN,

@@ -7,7 +7,7 @@ import json
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job

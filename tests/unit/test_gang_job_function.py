@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.parameters.python_function import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.parameters.python_runner import Gang
+    from airflow_provider_gangjobs.container_programs.python_runner import Gang
 
     Number = int
 

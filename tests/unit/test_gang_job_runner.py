@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.parameters import gangjobs_rank, gangjobs_result, python_runner
-from airflow_provider_gangjobs.parameters.python_runner import Gang
+from airflow_provider_gangjobs.container_programs import gangjobs_rank, gangjobs_result, python_runner
+from airflow_provider_gangjobs.container_programs.python_runner import Gang
 from tests.timeouts import TIMEOUT_S
 
 RANK_1_OF_3 = {

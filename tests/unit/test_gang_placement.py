@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from airflow_provider_gangjobs.gang.render.shape import (
+from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
     PlacementDecision,
     Shape,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.parameters import gangjobs_rank
-from airflow_provider_gangjobs.parameters.gangjobs_rank import CheckpointError, Checkpoints
+from airflow_provider_gangjobs.container_programs import gangjobs_rank
+from airflow_provider_gangjobs.container_programs.gangjobs_rank import CheckpointError, Checkpoints
 from tests.timeouts import TIMEOUT_S
 
 HELPER = Path(gangjobs_rank.__file__)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.container_programs import gangjobs_result
 from airflow_provider_gangjobs.hooks.results import is_stored, read_result
-from airflow_provider_gangjobs.parameters import gangjobs_result
 from tests.timeouts import TIMEOUT_S
 
 LARGE = "x" * 5000

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.identity import Claim, GangRef, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_service
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision, shape_of
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision, shape_of
 from airflow_provider_gangjobs.gang.roles import (
     HOST_NAME_MAX,
     ROLE_NAME_MAX,

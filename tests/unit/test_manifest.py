@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_service
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous

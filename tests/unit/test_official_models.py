@@ -10,7 +10,7 @@ from kubernetes import client as k8s
 from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator

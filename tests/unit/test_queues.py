@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.queues import (
     queue_problems,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
+from airflow_provider_gangjobs.gang.render.placement import shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.schedulers.external import (
     HOSTNAME,
     QueueTopologies,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV, env_of, service_of
-from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 ENV = {item["name"]: item for item in env_of(Rendezvous(1234), address="train-0-0.peers", size=4)}

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job_annotations import (
     AssemblyBaseline,

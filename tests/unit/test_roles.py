@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role, render_service
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, main_job_name_max, parse_roles, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import find_separate
 from airflow_provider_gangjobs.gang.schedulers.workload_api import DISCOVERED_DIALECTS
@@ -147,7 +147,7 @@ def test_pods_of_all_roles_name_one_service_and_one_record():
 )
 def test_jobs_of_all_roles_are_linked_to_one_group_of_all_ranks(scheduler):
     from airflow_provider_gangjobs.gang.render.job_manifest import group_of
-    from airflow_provider_gangjobs.gang.render.shape import shape_of
+    from airflow_provider_gangjobs.gang.render.placement import shape_of
 
     jobs = render(scheduler=scheduler)
     groups = [group_of(job, shape_of(SPEC, {})) for job in jobs]

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision, shape_of
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision, shape_of
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee, SchedulingGroup, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.external import (
     SEPARATE_SCHEDULERS,

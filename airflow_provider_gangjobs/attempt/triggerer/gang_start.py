@@ -34,10 +34,15 @@ from airflow_provider_gangjobs.airflow_api.task_context import OnlyInWorkerError
 from airflow_provider_gangjobs.airflow_api.task_end import push_xcom
 from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, log_failure
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
-from airflow_provider_gangjobs.attempt.deferral import ALARM_MARGIN_PART, ALARM_MARGIN_S, trigger_args
+from airflow_provider_gangjobs.attempt.deferral import (
+    ALARM_MARGIN_PART,
+    ALARM_MARGIN_S,
+    XCOM_GANG,
+    trigger_args,
+    trigger_end,
+)
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
-from airflow_provider_gangjobs.attempt.trigger_end import XCOM_GANG, trigger_end
 from airflow_provider_gangjobs.attempt.triggerer.endings import KILL_TIMEOUT_S, KillLimits, sweep_namespace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.cluster.loop_local import loop_local

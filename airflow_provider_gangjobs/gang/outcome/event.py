@@ -111,7 +111,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     started), and `ended`, as far as this is known. After a stop by the queue, the last times count."""
     queue: str = ""
     placement: str = ""
-    """How the pods were placed, in the format of `gang.render.shape.PlacementDecision`."""
+    """How the pods were placed, in the format of `gang.render.placement.PlacementDecision`."""
     requests: dict[str, str] = {}
     """What all ranks requested together: resource -> quantity."""
     completed_indexes: str = ""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import pkgutil
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.gang.identity import DIGEST_LENGTH
 from airflow_provider_gangjobs.gang.spec import PROGRESS_HELPER_FILE, SUPERVISOR_FILE, GangSpec
 from airflow_provider_gangjobs.kube.well_known import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
@@ -105,7 +105,7 @@ def files_mount() -> dict[str, Any]:
 KEY_FILE: Final = "gangjobs.key"
 KEY_BYTES: Final = 32
 _PROGRAMS: Final = {SUPERVISOR_FILE: "gangjobs_supervisor.py", PROGRESS_HELPER_FILE: PROGRESS_HELPER_FILE}
-"""The file in the package `parameters` by its name in the pod."""
+"""The file in `container_programs` by its name in the pod."""
 SUPERVISOR_FILES: Final = (*_PROGRAMS, KEY_FILE)
 """Names in `files` that the provider uses itself."""
 PORT: Final = 29501
@@ -144,7 +144,7 @@ def files_of(spec: GangSpec) -> dict[str, str | bytes]:
     """Return the files of a gang, with those of the provider."""
     if not spec.is_supervised:
         return dict(spec.files)
-    return {**spec.files, **{name: _read(source) for name, source in _PROGRAMS.items()}}
+    return {**spec.files, **{name: (PROGRAMS / source).read_text("utf-8") for name, source in _PROGRAMS.items()}}
 
 
 def with_supervisor(spec: GangSpec, pod: Object, address: str) -> Object:
@@ -186,9 +186,3 @@ def _variables(spec: GangSpec, address: str, stop_grace_s: Any) -> Mapping[str, 
 
 SUPERVISOR_ENV: Final = frozenset({*_variables(GangSpec(), "", STOP_GRACE_S), LISTEN["name"], "GANG_RESTART"})
 """Variables of the supervisor and the program. The supervisor sets the last one."""
-
-
-def _read(source: str) -> str:
-    content = pkgutil.get_data("airflow_provider_gangjobs.parameters", source)
-    assert content is not None, "the package has its files"
-    return content.decode()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.render import files, pod_template
-from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
-from airflow_provider_gangjobs.gang.render.shape import (
+from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
     PlacementDecision,
     Shape,
@@ -23,6 +22,7 @@ from airflow_provider_gangjobs.gang.render.shape import (
     shape_of,
     time_limit,
 )
+from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.checkpoints import place_of, with_checkpoints
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of, with_supervisor
-from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of, shape_of
+from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE

@@ -148,7 +148,7 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def decision(self) -> str | None:
-        """How the pods are placed, in the format of `gang.render.shape.PlacementDecision`."""
+        """How the pods are placed, in the format of `gang.render.placement.PlacementDecision`."""
         return self._annotations.gang
 
     @property

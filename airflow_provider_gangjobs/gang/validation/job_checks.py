@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.shape import (
+from airflow_provider_gangjobs.gang.render.placement import (
     INDEXED,
     NON_INDEXED,
     ineligibility_reason,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.render.placement import Shape, shape_of
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
-from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, copy_without_nulls, parse_manifest
 
 if TYPE_CHECKING:

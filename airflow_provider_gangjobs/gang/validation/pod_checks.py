@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.gang.render.files import (
     files_of,
     is_content_id,
 )
+from airflow_provider_gangjobs.gang.render.placement import rendezvous_of
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
-from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity
 from airflow_provider_gangjobs.kube import well_known as keys

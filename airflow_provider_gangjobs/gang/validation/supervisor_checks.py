@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.checkpoints import MOUNT_PATH, REMEDY, VOLUME, CheckpointPlace, place_of
 from airflow_provider_gangjobs.gang.render.files import PORT, RUN_PATH, RUN_VOLUME, SUPERVISOR_FILES
-from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
+from airflow_provider_gangjobs.gang.render.placement import rendezvous_of
 from airflow_provider_gangjobs.gang.spec import find_supervised
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.gang.validation.pod_checks import check_volume_of_provider

@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.gang.queues import (
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job
-from airflow_provider_gangjobs.gang.render.shape import (
+from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
     PlacementDecision,
     decide_placement,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
-    from airflow_provider_gangjobs.gang.render.shape import Shape
+    from airflow_provider_gangjobs.gang.render.placement import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object

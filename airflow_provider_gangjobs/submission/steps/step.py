@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of
-from airflow_provider_gangjobs.gang.render.shape import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RestartSubmission
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
     from airflow_provider_gangjobs.exceptions import Problem
     from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
-    from airflow_provider_gangjobs.gang.render.shape import Shape
+    from airflow_provider_gangjobs.gang.render.placement import Shape
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.parameters.gangjobs_rank import Checkpoints
+    from airflow_provider_gangjobs.container_programs.gangjobs_rank import Checkpoints
 
 RUNNER_FILE = "gangjobs.run.py"
 """The name of this file on a rank."""

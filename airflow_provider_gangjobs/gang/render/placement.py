@@ -1,4 +1,4 @@
-"""Shape of a gang, and what its policies mean for its Job: whether the pods are placed as a gang, and its time limit.
+"""Placement of a gang and its other policies: whether its pods are placed together, and the time limit of its Job.
 
 The shape is the number of pods, whether they have indexes, and which controllers also manage the Job. A gang is an
 Indexed Job of several pods that all run at once (KEP-5547). A pod that is created after another one has completed is
