@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
-from airflow_provider_gangjobs.attempt.triggerer.log_streaming import HOLD_S
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, HOLD_S
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
@@ -37,6 +37,7 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     StreamLimits,
     StreamSlots,
 )
+from airflow_provider_gangjobs.tracking.logs.rank_stream import PARTS_PER_TURN
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
@@ -76,6 +77,13 @@ class ListOutput:
 
     async def drain(self, within_s: float) -> bool:
         return True
+
+
+class SlowOutput(ListOutput):
+    """An output that takes two hundred lines a second, as Airflow does under load."""
+
+    async def wait_until_free(self) -> None:
+        await asyncio.sleep(PARTS_PER_TURN / 200)
 
 
 def said(lines: list[str]) -> list[str]:
@@ -383,6 +391,21 @@ async def test_pod_whose_log_is_not_answered_is_recorded_at_once_and_released_so
     await plane.until(lambda: pod not in [one["metadata"]["name"] for one in plane.pods()])
     assert elapsed() - failed_at < plane.stop_s + HOLD_S + 2
     await waiting
+
+
+@in_virtual_time
+async def test_lines_of_a_deleted_pod_are_written_also_if_airflow_takes_them_slowly(plane):
+    ref, pod = await running(plane)
+    plane.write(pod, "".join(f"line {number}\n" for number in range(20_000)))
+    plane.finish("train", 1, exit_code=1)
+    await asyncio.sleep(plane.stop_s + 5)
+    lines: list[str] = []
+    made = GangStreams(stored_positions(plane, ref), RANK_0, output=SlowOutput(lines), mask=str)
+    made.observe([view(PodView, one) for one in plane.pods(ref.name)])
+    streaming = asyncio.create_task(made.run())
+    await made.finish(FINISH_S)
+    streaming.cancel()
+    assert said(lines) == [f"line {number}" for number in range(20_000)]
 
 
 @in_virtual_time

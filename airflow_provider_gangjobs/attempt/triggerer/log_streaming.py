@@ -174,9 +174,9 @@ SAVE_S: Final = 2.0
 """A triggerer that stops waits for its triggers, and a user who kills a task waits for the deletion of the gang."""
 HOLD_S: Final = 10.0
 """How long the release of a pod waits for its log, after the outcome of the pod is recorded."""
-FINISH_S: Final = 60.0
-"""How long an event waits until the logs of deleted pods are in the log of the task. Airflow reads some hundred lines a
-second from a triggerer, and lines that it reads after the event are missing."""
+FINISH_S: Final = 180.0
+"""How long an event waits until the logs of deleted pods, which were read, are in the log of the task. Airflow reads
+some hundred lines a second from a triggerer under load, and lines that it reads after the event are missing."""
 
 
 class LogStreaming:

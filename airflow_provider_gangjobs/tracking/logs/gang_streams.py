@@ -10,7 +10,7 @@ import asyncio
 import math
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.tracking.logs.rank_stream import LineOutput, LogS
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, format_note, read_last_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.kube.views import PodView
@@ -51,6 +51,8 @@ CLOCKS_DIFFER_S: Final = 0.2
 """How far the clocks of two nodes differ, typically. The time of the failure is by the clock of rank 0."""
 NEW_RESTARTS_MAX: Final = 1000
 """How often last lines are read: a program may write the lines of a supervisor, too."""
+READ_WITHIN_S: Final = 60.0
+"""How long the end of a gang waits for the logs of deleted pods. An API server that answers sends them in seconds."""
 END_WITHIN_S: Final = 5.0
 """How long the end of a log may take whose other lines were left out."""
 DRAIN_AT_END_S: Final = 0.5
@@ -364,14 +366,26 @@ class GangStreams:
             await self._last_streams[pod.metadata.uid].has_read.wait()
 
     async def finish(self, within_s: float) -> None:
-        """Wait until the logs of deleted pods are written, and leave out what takes longer. Does not raise."""
-        for give_up, seconds in ((False, within_s), (True, END_WITHIN_S)):
-            if give_up:
-                for stream in self._last_streams.values():
-                    stream.give_up(bytes_max=END_BYTES)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    for uid in list(self._deleted):
-                        await self.wait_until_read(self._deleted[uid])
-                        await self._last_streams[uid].has_written.wait()
-                    return
+        """Wait until the logs of deleted pods are written, and leave out what takes longer. Does not raise.
+
+        Logs that are not read within `READ_WITHIN_S` are left out, and what was read gets all of the time.
+        """
+        if not await self._wait_for_logs("has_read", min(within_s, READ_WITHIN_S)):
+            self._give_up(stream for stream in self._last_streams.values() if not stream.has_read.is_set())
+        if not await self._wait_for_logs("has_written", within_s):
+            self._give_up(self._last_streams.values())
+            await self._wait_for_logs("has_written", END_WITHIN_S)
+
+    async def _wait_for_logs(self, event: Literal["has_read", "has_written"], within_s: float) -> bool:
+        """Wait until the streams of deleted pods have set this event. Return false if this takes longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                for uid in list(self._deleted):
+                    await self._has_tasks.wait()
+                    await getattr(self._last_streams[uid], event).wait()
+                return True
+        return False
+
+    def _give_up(self, streams: Iterable[LogStream]) -> None:
+        for stream in streams:
+            stream.give_up(bytes_max=END_BYTES)
