@@ -240,6 +240,23 @@ async def test_drain_ends_if_a_pod_vanishes_while_its_log_is_read(gang):
 
 
 @in_virtual_time
+async def test_harvester_stands_still_while_a_drain_fails(gang):
+    plane = gang.plane
+    gang.pod(0)
+    plane.arm("status", method="POST", path="/configmaps$", code=503, times=None)
+    harvester = gang.harvester()
+    running = asyncio.create_task(harvester.run())
+    await gang.enqueue_all(harvester)
+    await asyncio.sleep(0.1)
+    before = len(plane.faults.history)
+    assert isinstance(await harvester.drain(), ServerError)
+    assert len(plane.faults.history) - before <= DRAIN_FAILURES_MAX
+    plane.faults.remove()
+    await plane.until(lambda: not plane.held())
+    running.cancel()
+
+
+@in_virtual_time
 async def test_drain_raises_an_unexpected_error(gang):
     plane = gang.plane
     gang.pod(0)

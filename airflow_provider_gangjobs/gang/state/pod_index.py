@@ -231,9 +231,10 @@ class PodIndex:
 
 def _add(counter: Counter[Any], key: Hashable, number: int) -> None:
     """Add to the count of a key, and forget the key when its count is 0."""
-    counter[key] += number
-    if not counter[key]:
-        del counter[key]
+    if count := counter.get(key, 0) + number:
+        counter[key] = count
+    else:
+        counter.pop(key, None)
 
 
 SIDECAR_GRACE: Final = timedelta(seconds=30)

@@ -343,6 +343,8 @@ class Harvester:
         self._work = asyncio.Event()
         """Pods were enqueued since a step looked last."""
         self._one_step = asyncio.Lock()
+        self._drains = 0
+        """How many drains run. They do the steps of `run` meanwhile, so that a failure is counted and has its pause."""
         self._log = HarvestLog(str(ledger.ref) if ledger else None)
         self._recorded_pods = 0
         self._totals = harvest_totals()
@@ -445,14 +447,19 @@ class Harvester:
             `None` if nothing is left, or the last error after `DRAIN_FAILURES_MAX` failures.
         """
         self._backoff.reset()
-        failures = 0
-        while self.backlog:
-            if (error := await self._run_step(is_draining=True)) is not None:
-                failures += 1
-                if failures >= DRAIN_FAILURES_MAX:
-                    return error
-                await self._pause(error)
-        return None
+        self._drains += 1
+        try:
+            failures = 0
+            while self.backlog:
+                if (error := await self._run_step(is_draining=True)) is not None:
+                    failures += 1
+                    if failures >= DRAIN_FAILURES_MAX:
+                        return error
+                    await self._pause(error)
+            return None
+        finally:
+            self._drains -= 1
+            self._work.set()
 
     async def run(self) -> NoReturn:
         """Harvest what is enqueued until cancelled. Errors of the cluster are retried, and logged when they begin."""
@@ -475,6 +482,8 @@ class Harvester:
                 self._seen = self._queue.enqueued
                 self._schedule.note_ended_pods(now)
             action, wait_s = self._schedule.next_action(now, self._queue.backlog(), is_draining=is_draining)
+            if self._drains and not is_draining:
+                action, wait_s = Action.WAIT, None
             if action is not Action.WAIT:
                 return await self._act(action, is_draining=is_draining)
         with suppress(TimeoutError):

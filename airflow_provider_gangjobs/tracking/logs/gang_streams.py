@@ -368,11 +368,15 @@ class GangStreams:
     async def finish(self, within_s: float) -> None:
         """Wait until the logs of deleted pods are written, and leave out what takes longer. Does not raise.
 
-        Logs that are not read within `READ_WITHIN_S` are left out, and what was read gets all of the time.
+        Logs that are not read within `READ_WITHIN_S` are left out, and what was read gets the rest of the time.
         """
+        clock = self._client.clock
+        until = clock.monotonic() + within_s
         if not await self._wait_for_logs("has_read", min(within_s, READ_WITHIN_S)):
             self._give_up(stream for stream in self._last_streams.values() if not stream.has_read.is_set())
-        if not await self._wait_for_logs("has_written", within_s):
+            if not self._has_tasks.is_set():
+                return
+        if not await self._wait_for_logs("has_written", until - clock.monotonic()):
             self._give_up(self._last_streams.values())
             await self._wait_for_logs("has_written", END_WITHIN_S)
 
