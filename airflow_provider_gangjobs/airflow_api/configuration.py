@@ -63,13 +63,13 @@ DIGEST_CHARACTERS: Final = 10
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
-def preloads(config: configparser.ConfigParser = conf, *, is_scheduler: bool) -> bool:
+def preloads(*, is_scheduler: bool) -> bool:
     """Return whether a scheduler or a Celery worker imports what the processes of its tasks need.
 
     A scheduler forks these processes only for LocalExecutor.
     """
-    forks = not is_scheduler or LOCAL_EXECUTOR in config.get("core", "executor", fallback=LOCAL_EXECUTOR)
-    return forks and config.getboolean(SECTION, "preload", fallback=True)
+    forks = not is_scheduler or LOCAL_EXECUTOR in conf.get("core", "executor", fallback=LOCAL_EXECUTOR)
+    return forks and conf.getboolean(SECTION, "preload", fallback=True)
 
 
 def installation_id(config: configparser.ConfigParser = conf) -> str:
@@ -89,19 +89,19 @@ def installation_id(config: configparser.ConfigParser = conf) -> str:
     return next((derived for derived in map(id_of_url, urls) if derived), "")
 
 
-def has_task_labels(config: configparser.ConfigParser = conf) -> bool:
+def has_task_labels() -> bool:
     """Return whether Jobs and pods get the labels of their task, which is the default."""
-    return bool(config.getboolean(SECTION, "task_labels", fallback=True))
+    return bool(conf.getboolean(SECTION, "task_labels", fallback=True))
 
 
-def starts_from_trigger(config: configparser.ConfigParser = conf) -> bool:
+def starts_from_trigger() -> bool:
     """Return whether tasks that do not say it start their gangs in the triggerer if they can. The default is false."""
-    return bool(config.getboolean(SECTION, "start_from_trigger", fallback=False))
+    return bool(conf.getboolean(SECTION, "start_from_trigger", fallback=False))
 
 
-def ends_from_trigger(config: configparser.ConfigParser = conf) -> bool:
+def ends_from_trigger() -> bool:
     """Return whether tasks that do not say it end in the triggerer if they can. The default is false."""
-    return bool(config.getboolean(SECTION, "end_from_trigger", fallback=False))
+    return bool(conf.getboolean(SECTION, "end_from_trigger", fallback=False))
 
 
 def id_of_url(url: str) -> str:

@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.airflow_api.configuration import conf
 from airflow_provider_gangjobs.kube.well_known import ENV_LINEAGE_PARENT, TASK_ENV
 
 if TYPE_CHECKING:
-    import configparser
     from collections.abc import Mapping
 
     from airflow.sdk import Context
@@ -34,17 +33,17 @@ if TYPE_CHECKING:
 _OPENLINEAGE: Final = "airflow.providers.openlineage"
 
 
-def describes_tasks(config: configparser.ConfigParser = conf) -> bool:
+def describes_tasks() -> bool:
     """Return whether `task_env` may return a variable in this process."""
-    return _has_tracing(config) or _sends_lineage()
+    return _has_tracing() or _sends_lineage()
 
 
-def task_env(ti: Any, log: Logger, config: configparser.ConfigParser = conf) -> dict[str, str]:
+def task_env(ti: Any, log: Logger) -> dict[str, str]:
     """Return the variables of this try for every rank: without OpenLineage and without tracing none.
 
     :param ti: The task instance of the context.
     """
-    return {**_lineage_parent(ti, log), **_trace_context(config)}
+    return {**_lineage_parent(ti, log), **_trace_context()}
 
 
 def _lineage_parent(ti: Any, log: Logger) -> dict[str, str]:
@@ -58,9 +57,9 @@ def _lineage_parent(ti: Any, log: Logger) -> dict[str, str]:
         return {}
 
 
-def _trace_context(config: configparser.ConfigParser) -> dict[str, str]:
+def _trace_context() -> dict[str, str]:
     """Return the W3C trace context of the span in which Airflow runs the task, if Airflow's tracing is on."""
-    if not _has_tracing(config):
+    if not _has_tracing():
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -74,8 +73,8 @@ def _sends_lineage() -> bool:
     return is_installed and not import_module(f"{_OPENLINEAGE}.conf").is_disabled()
 
 
-def _has_tracing(config: configparser.ConfigParser) -> bool:
-    return bool(config.getboolean("traces", "otel_on", fallback=False))
+def _has_tracing() -> bool:
+    return bool(conf.getboolean("traces", "otel_on", fallback=False))
 
 
 SAME: Final = frozenset(

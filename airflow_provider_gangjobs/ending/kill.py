@@ -116,17 +116,6 @@ class Kill(Struct, frozen=True):
     deletion: Deletion
 
 
-async def kill(client: Client, ref: GangRef, claim_id: str) -> KillResult:
-    """Delete the gang if it is live and `claim_id` is responsible for it, and release its pods.
-
-    Raises:
-        ClusterError: it is unknown whether the gang is deleted.
-    """
-    begun = await begin_kill(client, ref, claim_id)
-    await finish_kill(client, begun)
-    return begun.result
-
-
 async def begin_kill(client: Client, ref: GangRef, claim_id: str, *, seen: Object | None = None) -> Kill:
     """Delete the gang by the rule of `kill_result`. The pods of the gang are not released.
 

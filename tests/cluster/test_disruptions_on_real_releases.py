@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.ending.kill import kill
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, disruption_of
 from airflow_provider_gangjobs.service import GangService
@@ -15,6 +14,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
 from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
+from tests.kills import kill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import yaml
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import Resource
 from airflow_provider_gangjobs.ending.delete_gang import deliver
-from airflow_provider_gangjobs.ending.kill import KillResult, kill
+from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.ending.leases import Leases
 from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S, sweep_once
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
+from tests.kills import kill
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant

@@ -6,13 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.kill import KillResult, kill
+from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, submit_gang
 from tests.cluster.releases import RELEASES
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
+from tests.kills import kill
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.ending.delete_gang import delete_job, discard
-from airflow_provider_gangjobs.ending.kill import begin_kill, kill
+from airflow_provider_gangjobs.ending.kill import begin_kill
 from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
+from tests.kills import kill
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
-from airflow_provider_gangjobs.ending import kill as kills
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import PreviousGangs
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests import kills
 from tests.guarantees.checkers import one_gang
 from tests.provider.test_trigger_retries import connection_json
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs import service
 from airflow_provider_gangjobs.ending.delete_gang import discard
-from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs, kill
+from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
 from airflow_provider_gangjobs.ending.sweep import sweep_once
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -30,6 +30,7 @@ from tests.crashes import (
     dies,
     may_die,
 )
+from tests.kills import kill
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
 from tests.provider.submission_cluster import KEY

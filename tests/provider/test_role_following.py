@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs, kill
+from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
+from tests.kills import kill
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import (
     CLAIM,

@@ -10,10 +10,11 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.kill import KillResult, kill
+from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
+from tests.kills import kill
 from tests.queues.following import following
 from tests.queues.tenants import kueue_tenant
 from tests.timeouts import TIMEOUT_S

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
-from airflow_provider_gangjobs.ending.kill import kill
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -18,6 +17,7 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_GA
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
+from tests.kills import kill
 from tests.queues.following import following, pods_of, until, waiting_behind
 from tests.queues.test_kueue_topology import HOSTNAME, create_topology_queue
 from tests.replies import accepted
