@@ -85,13 +85,20 @@ class RestServer:
             time.sleep(POLL_S)
 
     def _send(self, method: str, body: bytes | None = None) -> bytes:
+        import ssl
+
         import httpx
 
+        trusted = ssl.create_default_context()  # that of the system; the default of httpx is a list of its own
         try:
             # Redirects are not followed: the token would be sent to wherever they lead.
-            reply = httpx.request(method, self._url, content=body, headers=self._headers, timeout=REQUEST_TIMEOUT_S)
+            reply = httpx.request(
+                method, self._url, content=body, headers=self._headers, timeout=REQUEST_TIMEOUT_S, verify=trusted
+            )
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ClusterFailed(f"Airflow did not answer: {error}. Run the command again") from error
+        except ImportError as error:  # of a library for the proxy that ALL_PROXY names
+            raise ClusterFailed(f"Airflow cannot be asked: {error}") from error
         if not reply.is_success:
             raise CommandError(_describe_problem(reply))
         return reply.content

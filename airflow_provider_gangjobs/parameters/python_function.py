@@ -137,7 +137,7 @@ def extract_source(function: Callable[..., Any]) -> ExtractedSource:
     skipped = node.lineno - 1 - len(indent.splitlines())
     header = HEADER + indent
     text = header + "".join(lines[skipped:])
-    refuse((*_gang_parameter_problems(node), *_free_name_problems(text, function)))
+    refuse((*_gang_parameter_problems(node), *_free_name_problems(text, node.name, function)))
     return ExtractedSource(
         name=node.name,
         text=text,
@@ -194,14 +194,14 @@ def _gang_parameter_problems(node: _Definition) -> Iterator[Problem]:
         yield Problem(node.name, "has parameters after `gang`", "Write it last, after a star: `*, gang: Gang`")
 
 
-def _free_name_problems(text: str, function: FunctionType) -> Iterator[Problem]:
+def _free_name_problems(text: str, path: str, function: FunctionType) -> Iterator[Problem]:
     enclosing = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for name in sorted(_free_names(text) - _PROVIDED):
         if name in enclosing:
             value = _cell_value(enclosing[name])
-            yield _free_name_problem(function.__name__, name, value, "the enclosing function")
+            yield _free_name_problem(path, name, value, "the enclosing function")
         else:
-            yield _free_name_problem(function.__name__, name, function.__globals__.get(name), "the DAG file")
+            yield _free_name_problem(path, name, function.__globals__.get(name), "the DAG file")
 
 
 def _cell_value(cell: Any) -> Any:
@@ -211,21 +211,21 @@ def _cell_value(cell: Any) -> Any:
         return None
 
 
-def _free_name_problem(function: str, name: str, value: Any, place: str) -> Problem:
+def _free_name_problem(path: str, name: str, value: Any, place: str) -> Problem:
     if isinstance(value, ModuleType):
         remedy = f"Import {value.__name__} inside the function"
     elif callable(value):
         remedy = "Define or import it inside the function, or put it into a module that you name in `files`"
     else:
         remedy = "Pass it as an argument"
-    return Problem(function, f"uses {name!r} of {place}, which does not exist on the ranks", remedy)
+    return Problem(path, f"uses {name!r} of {place}, which does not exist on the ranks", remedy)
 
 
 def _free_names(text: str) -> set[str]:
     """Return the names that the module of a function looks up, and does not define. `HEADER` leaves annotations out."""
     module = symtable.symtable(text, "<function>", "exec")
     tables = list(_all_tables(module))
-    own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned()}
     own |= {s.get_name() for table in tables for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
     looked_up = {s.get_name() for table in tables for s in table.get_symbols() if s.is_global() and s.is_referenced()}
     return looked_up - own

@@ -214,7 +214,7 @@ def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSour
     return StartPlace(
         operator=f"{kind.__module__}.{kind.__qualname__}",
         airflow_can=hasattr(BaseTrigger, "on_kill"),
-        is_deferrable=given.get("deferrable") is not False,
+        is_deferrable=given.get("deferrable") is None or bool(given["deferrable"]),
         dag=dag,
         pool=given.get("pool") or _DEFAULT_POOL,
         limits=(given.get("max_active_tis_per_dag"), given.get("max_active_tis_per_dagrun")),

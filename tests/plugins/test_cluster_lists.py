@@ -93,6 +93,19 @@ async def test_list_that_no_page_reads_is_dropped() -> None:
     assert cluster.reads == 2
 
 
+async def test_list_that_is_being_read_is_not_read_a_second_time() -> None:
+    cluster = FailingConnection(ClusterError("never"))
+    cache = ListCache(clients=SharedClients(cluster), wait_s=0.0)
+    await cache.get(SOURCE, OWN)
+
+    cache.forget_all_but(frozenset())
+    await cache.get(SOURCE, OWN)
+    cluster.released.set()
+    await asyncio.sleep(0.01)
+
+    assert cluster.reads == 1
+
+
 @pytest.mark.parametrize(
     ("text", "source"),
     [

@@ -156,6 +156,10 @@ def uses_an_undefined_name() -> Any:
     return undefined  # type: ignore[name-defined]  # noqa: F821
 
 
+def uses_a_name_of_the_header() -> Any:
+    return annotations
+
+
 def yields() -> Any:
     yield 1
 
@@ -190,6 +194,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a module": (uses_a_module, "uses 'json' of the DAG file, which does not exist on the ranks. Import json inside"),
     "a helper": (uses_a_helper_deep_inside, "uses 'helper' of the DAG file.* Define or import it inside the function"),
     "a default": (uses_a_constant_as_default, "uses 'LIMIT' of the DAG file"),
+    "a name of the header": (uses_a_name_of_the_header, "uses 'annotations' of the DAG file"),
     "an undefined name": (uses_an_undefined_name, "uses 'undefined' of the DAG file"),
     "a variable of an enclosing function": (
         closure(),

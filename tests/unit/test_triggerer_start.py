@@ -133,11 +133,13 @@ def test_task_in_a_worker_is_not_deferred_by_the_scheduler() -> None:
         GangJobOperator(task_id="off", image="i")
         OwnOperator(task_id="own", image="i", start_from_trigger=True)
         GangJobOperator(task_id="worker", image="i", start_from_trigger=True, deferrable=False)
+        GangJobOperator(task_id="zero", image="i", start_from_trigger=True, deferrable=0)  # type: ignore[arg-type]
 
     found = serialized(dag).task_dict
 
-    assert [found[name].start_from_trigger for name in ("off", "own", "worker")] == [False, False, False]
-    assert {found[name].start_trigger_args for name in ("off", "own", "worker")} == {None}
+    names = ("off", "own", "worker", "zero")
+    assert [found[name].start_from_trigger for name in names] == [False] * len(names)
+    assert {found[name].start_trigger_args for name in names} == {None}
 
 
 def test_option_of_airflow_decides_for_tasks_that_do_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:

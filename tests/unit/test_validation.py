@@ -215,6 +215,40 @@ def test_all_problems_are_reported_together():
     }
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"env": "PASSWORD=hunter2"},
+        {"env": ["PASSWORD=hunter2"]},
+        {"env_from": "hunter2"},
+        {"files": "hunter2"},
+        {"resources": {"limits": "hunter2"}},
+        {"pod_overrides": {"spec": {"containers": [{"env": ["PASSWORD=hunter2"]}]}}},
+        {"manifest": job({"spec": {"containers": [{"name": "a", "image": "a", "env": "PASSWORD=hunter2"}]}})},
+    ],
+    ids=str,
+)
+def test_value_that_may_be_secret_is_not_repeated(given):
+    problems = validate(GangSpec(**{"image": "a", **given}))
+    assert problems
+    assert "hunter2" not in str(problems)
+
+
+def test_all_problems_of_env_are_reported_together():
+    problems = validate(GangSpec(image="a", workers=2, env={1: "x", "Z": 5, "RANK": "1"}))
+    assert {problem.path for problem in problems} == {"env.1", "env.Z", "env.RANK"}
+
+
+def test_key_that_is_not_text_adds_nothing_to_a_value_that_is_no_mapping():
+    (problem,) = validate(GangSpec(image={1: "x"}))
+    assert problem.path == "image"
+
+
+def test_request_that_is_null_is_a_problem():
+    (problem,) = validate(GangSpec(image="a", resources={"requests": None}))
+    assert problem.path == "resources.requests"
+
+
 def test_problems_are_raised_as_one_error():
     with pytest.raises(InvalidGangSpec, match="2 problems, nothing was created") as caught:
         require_valid(GangSpec(image="a", workers=0), reattach="sometimes")

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.render.placement import (
     INDEXED,
@@ -264,12 +266,14 @@ def _refused_with_roles(spec: GangSpec) -> Iterator[Problem]:
         if getattr(spec, parameter) is not None:
             yield Problem(parameter, "is given together with roles", f"Give {parameter} in each role that needs it")
     for parameter, why in _REFUSED_WITH_ROLES.items():
-        if getattr(spec, parameter) not in (None, False):
+        value = getattr(spec, parameter)
+        if value is not None and value is not False:
             yield Problem(parameter, f"is given together with roles, and {why}", f"Leave {parameter} out")
 
 
 def _scheduler_of_roles(spec: GangSpec) -> Iterator[Problem]:
-    queue = shape_of(spec, {}).kueue_queue
+    has_labels = isinstance(spec.labels, Mapping)  # else the checks of the roles report them
+    queue = shape_of(spec if has_labels else replace(spec, labels={}), {}).kueue_queue
     if queue is not None and spec.gang_scheduler not in {None, AUTO, KUEUE}:
         what = f"is {spec.gang_scheduler}, and the gang is in the queue {queue}, where only Kueue places roles"
         yield Problem("gang_scheduler", what, "Leave out gang_scheduler or the queue")

@@ -53,8 +53,12 @@ def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
     for parameter, expected in _PARAMETERS.items():
         value = getattr(parsed.spec, parameter)
         if (value is not None or parameter not in _OPTIONAL) and not misplaced.get(parameter):
-            yield from _unexpected(parameter, value, expected)
-            yield from _keys_that_are_not_text(parameter, value)
+            found = list(_unexpected(parameter, value, expected))
+            yield from found
+            # The names of a mapping `env` are checked with its values, so that all their problems are reported.
+            has_checked_keys = parameter == "env" and isinstance(value, Mapping)
+            if not has_checked_keys and all(problem.path != parameter for problem in found):
+                yield from _keys_that_are_not_text(parameter, value)
 
 
 def _misplaced(parameter: str, value: Any) -> Iterator[Problem]:
@@ -78,6 +82,7 @@ def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
+    """Check the type of a value. Values may be secret, so a problem has the type, or the words of a command."""
     if is_model(value):
         yield _model(path, value)
     elif callable(expected):
@@ -88,12 +93,14 @@ def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
         for name, inner in expected.items():
             yield from _unexpected(f"{path}.{name}", value.get(name), inner)
     elif isinstance(expected, Mapping):
-        yield Problem(path, f"is {value!r:.60}, not a mapping", "Give a dict, which is key: value in YAML")
+        yield Problem(path, f"is {type(value).__name__}, not a mapping", "Give a dict, which is key: value in YAML")
     elif not isinstance(value, (list, tuple)):
-        text, words = ("the text ", f": {_words(value)!r:.120}") if isinstance(value, str) else ("", "")
         has_dicts = bool(expected) and isinstance(expected[0], Mapping)
-        remedy = "Give a list of dicts" if has_dicts else f"Write it as a list{words}"
-        yield Problem(path, f"is {text}{value!r:.60}, not a list", remedy)
+        if isinstance(value, str) and not has_dicts:
+            what, remedy = f"is the text {value!r:.60}", f"Write it as a list: {_words(value)!r:.120}"
+        else:
+            what, remedy = f"is {type(value).__name__}", f"Give a list{' of dicts' * has_dicts}"
+        yield Problem(path, f"{what}, not a list", remedy)
     else:
         for index, item in enumerate(value if expected else ()):
             if item is None:
@@ -163,7 +170,17 @@ def _text_with_content(path: str, value: Any) -> Iterator[Problem]:
 
 
 def _env(path: str, value: Any) -> Iterator[Problem]:
-    yield from _unexpected(path, value, [{}] if isinstance(value, (list, tuple)) else {})
+    if isinstance(value, (list, tuple)):
+        yield from _unexpected(path, value, [{}])
+    elif not isinstance(value, Mapping):
+        yield Problem(path, f"is {type(value).__name__}", "Give a dict of name to text, or a list as in Kubernetes")
+
+
+def _resources(path: str, value: Any) -> Iterator[Problem]:
+    yield from _unexpected(path, value, _RESOURCES)
+    for part in _RESOURCES if isinstance(value, Mapping) else ():
+        if part in value and value[part] is None:
+            yield Problem(f"{path}.{part}", "is null", "Give a dict, or leave it out")
 
 
 def _whole(path: str, value: Any) -> Iterator[Problem]:
@@ -212,7 +229,7 @@ _PARAMETERS: Final[Mapping[str, Expected]] = {
     **dict.fromkeys(("keep_suspended", "keep_checkpoints"), _boolean),
     "no_restart_on_exit_codes": [],
     "env": _env,
-    "resources": _RESOURCES,
+    "resources": _resources,
     "pod_overrides": _TEMPLATE,
     "rendezvous": _rendezvous,
 }
