@@ -10,6 +10,7 @@ import asyncio
 import json
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controlplane.build import binary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.cluster.resources import Resource
@@ -144,28 +145,34 @@ async def run_all(work: Callable[[T], Awaitable[object]], items: Iterable[T]) ->
             group.create_task(worker())
 
 
-class _WatchEvent(msgspec.Struct):
-    type: str
-    object: Json
+Decode = Callable[[bytes], Iterable[Json]]
+"""Returns the events of a watch whose lines arrived together."""
+_decode: Decode = msgspec.json.Decoder(Json).decode_lines
 
 
 async def watched_objects(
-    client: Client, resource: Resource, namespace: str | None, since: str, **options: Any
+    client: Client,
+    resource: Resource,
+    namespace: str | None,
+    since: str,
+    *,
+    decode: Decode = _decode,
+    **options: Any,
 ) -> AsyncIterator[Json]:
     """Yield each object that is created or changed after the resource version `since`, without end.
 
     If the server ends the watch, another watch shows the changes since then, or all objects again.
     """
-    version, events = since, msgspec.json.Decoder(_WatchEvent)
+    version = since
     while True:
         watch = client.watch(resource, namespace, resource_version=version, **options)
         try:
             async with aclosing(watch):
                 async for lines in watch:
-                    for event in events.decode_lines(lines):
-                        if event.type in {"ADDED", "MODIFIED"}:
-                            version = event.object["metadata"]["resourceVersion"]
-                            yield event.object
+                    for event in decode(lines):
+                        if event["type"] in {"ADDED", "MODIFIED"}:
+                            version = event["object"]["metadata"]["resourceVersion"]
+                            yield event["object"]
         except ClusterError as error:
             version = "0" if isinstance(error, Gone) else version
 

@@ -1,7 +1,7 @@
 """A naive harvester, for comparison: it watches the pods, and releases each pod as soon as the pod has ended.
 
-It records nothing, so what it knows is lost when its process dies. Its cost is what any harvester must spend.
-`python -m benchmarks.naive KUBECONFIG NAMESPACE GANG PODS` uses the same HTTP client as the provider.
+It records nothing, so what it knows is lost when its process dies. It uses the HTTP client of the provider, and decodes
+events with the json module, as the official client does: `python -m benchmarks.naive KUBECONFIG NAMESPACE GANG PODS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -20,6 +20,9 @@ from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, rele
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from benchmarks.api_server import watched_objects
 from benchmarks.harness import print_json, rss_mb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
@@ -38,7 +41,8 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
         version = listed["metadata"]["resourceVersion"]
         print_json(ready=True)
         cpu = time.process_time()
-        watched = watched_objects(client, PODS, namespace, version, label_selector=f"gangjobs.airflow/gang={gang}")
+        selector = f"gangjobs.airflow/gang={gang}"
+        watched = watched_objects(client, PODS, namespace, version, decode=_decode, label_selector=selector)
         async with aclosing(watched):
             async for pod in watched:
                 meta = pod["metadata"]
@@ -55,6 +59,10 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
         requests=sum(client.statistics().requests.values()),
         rss_mb=round(rss_mb(collect=True), 1),
     )
+
+
+def _decode(lines: bytes) -> Iterable[dict[str, Any]]:
+    return map(json.loads, lines.splitlines())
 
 
 if __name__ == "__main__":
