@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from fastapi.responses import RedirectResponse
 from airflow_provider_gangjobs.cli import submit as cli_rest
 from airflow_provider_gangjobs.cli.main import main
 from scripts.ports import free_port
+from tests.cluster.certificates import write_certificate
 from tests.provider.rest_client import RestClient
 
 if TYPE_CHECKING:
@@ -42,19 +44,25 @@ def file(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def airflow(rest: RestClient) -> AsyncIterator[str]:
-    """Serve the interface at its address in Airflow. Yield the URL of Airflow."""
+async def airflow(rest: RestClient, tls: Path | None = None) -> AsyncIterator[str]:
+    """Serve the interface at its address in Airflow. Yield the URL of Airflow.
+
+    :param tls: The folder of a certificate and its key; `None` for plain HTTP.
+    """
+    certificate = {} if tls is None else {"ssl_certfile": str(tls / "tls.crt"), "ssl_keyfile": str(tls / "tls.key")}
     async with rest.running() as app:
         whole = FastAPI()
         whole.mount("/gangjobs/api/v1", app)
         whole.add_api_route("/moved/{path:path}", lambda: RedirectResponse("http://127.0.0.1:1/"), methods=["PUT"])
         port = free_port()
-        server = uvicorn.Server(uvicorn.Config(whole, port=port, log_config=None, lifespan="off", ws="none"))
+        server = uvicorn.Server(
+            uvicorn.Config(whole, port=port, log_config=None, lifespan="off", ws="none", **certificate)
+        )
         serving = asyncio.create_task(server.serve())
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield f"http{'s' * (tls is not None)}://127.0.0.1:{port}"
         finally:
             server.should_exit = True
             await serving
@@ -90,6 +98,27 @@ async def test_documented_client_works(
 
     assert "succeeded  {}\n" in capsys.readouterr().out
     assert (await rest.get("nightly")).status_code == 404
+
+
+async def test_server_is_trusted_by_the_certificates_of_the_system(
+    rest: RestClient, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = write_certificate(tmp_path, "airflow").decode()
+
+    def load(context: ssl.SSLContext, *_: object) -> None:
+        context.load_verify_locations(cadata=authority)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
+    async with airflow(rest, tmp_path) as url:
+        assert await submit(file, "--id", uuid4().hex, "--conn-id", rest.conn_id, "--server", url) == 0
+
+
+async def test_proxy_that_cannot_be_used_is_named(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    assert await submit(file, "--id", "a", "--conn-id", rest.conn_id, "--server", "http://a") == 3
+    assert "SOCKS proxy" in capsys.readouterr().err
 
 
 async def test_refusals_are_one_line(
