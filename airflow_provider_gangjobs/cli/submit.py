@@ -64,6 +64,9 @@ class RestServer:
         place = "/gangjobs/api/v1/connections/{}/namespaces/{}/submissions/{}".format(*names)
         self._url = url + place
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        import ssl
+
+        self._trusted = ssl.create_default_context()  # that of the system; the default of httpx is a list of its own
 
     def put(self, document: Mapping[str, Any]) -> Submission:
         """Submit or adopt the gang of a document with the parameters of a `GangSpec`, or a Job."""
@@ -85,15 +88,12 @@ class RestServer:
             time.sleep(POLL_S)
 
     def _send(self, method: str, body: bytes | None = None) -> bytes:
-        import ssl
-
         import httpx
 
-        trusted = ssl.create_default_context()  # that of the system; the default of httpx is a list of its own
         try:
             # Redirects are not followed: the token would be sent to wherever they lead.
             reply = httpx.request(
-                method, self._url, content=body, headers=self._headers, timeout=REQUEST_TIMEOUT_S, verify=trusted
+                method, self._url, content=body, headers=self._headers, timeout=REQUEST_TIMEOUT_S, verify=self._trusted
             )
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ClusterFailed(f"Airflow did not answer: {error}. Run the command again") from error

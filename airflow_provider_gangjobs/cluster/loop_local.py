@@ -216,6 +216,11 @@ class CachedReads:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a caller waits for an answer now."""
+        return any(entry.users for entry in self._entries.values())
+
     async def get(
         self,
         key: Hashable,

@@ -251,8 +251,6 @@ class _SharedList:
 
     reads: CachedReads = field(default_factory=CachedReads)
     last: ListResult | None = None
-    readings: set[asyncio.Task[ListResult]] = field(default_factory=set)
-    """The tasks that wait for the reading."""
 
 
 @dataclass
@@ -278,8 +276,6 @@ class ListCache:
             return Answer(found, max(usual_s, REST_FACTOR * (self.clock() - began)))
 
         reading = asyncio.create_task(shared.reads.get(source, read, self.clock), name=f"list of gangs of {source}")
-        shared.readings.add(reading)
-        reading.add_done_callback(shared.readings.discard)
         await asyncio.wait({reading}, timeout=self.wait_s)
         if reading.done():
             return reading.result()
@@ -289,7 +285,9 @@ class ListCache:
 
     def forget_all_but(self, sources: frozenset[ListSource]) -> None:
         """Drop the lists of sources that no page reads any more, except the lists that are being read."""
-        self._lists = {key: shared for key, shared in self._lists.items() if key[0] in sources or shared.readings}
+        self._lists = {
+            key: shared for key, shared in self._lists.items() if key[0] in sources or shared.reads.is_in_use
+        }
 
     async def _read(self, source: ListSource, installation: str, before: Overview | None) -> ListResult:
         namespace = source.namespace

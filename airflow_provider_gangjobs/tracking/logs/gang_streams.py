@@ -10,7 +10,8 @@ import asyncio
 import math
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -362,8 +363,12 @@ class GangStreams:
     async def wait_until_read(self, pod: PodView) -> None:
         """Wait until the log of a pod that is being deleted is read."""
         if pod.metadata.uid in self._deleted:
-            await self._has_tasks.wait()
-            await self._last_streams[pod.metadata.uid].has_read.wait()
+            await (await self._last_stream(pod.metadata.uid)).has_read.wait()
+
+    async def _last_stream(self, uid: str) -> LogStream:
+        """Return the stream that reads the log of a deleted pod, once the streams run."""
+        await self._has_tasks.wait()
+        return self._last_streams[uid]
 
     async def finish(self, within_s: float) -> None:
         """Wait until the logs of deleted pods are written, and leave out what takes longer. Does not raise.
@@ -372,21 +377,20 @@ class GangStreams:
         """
         clock = self._client.clock
         until = clock.monotonic() + within_s
-        if not await self._wait_for_logs("has_read", min(within_s, READ_WITHIN_S)):
+        if not await self._wait_for_logs(attrgetter("has_read"), min(within_s, READ_WITHIN_S)):
             self._give_up(stream for stream in self._last_streams.values() if not stream.has_read.is_set())
             if not self._has_tasks.is_set():
                 return
-        if not await self._wait_for_logs("has_written", until - clock.monotonic()):
+        if not await self._wait_for_logs(attrgetter("has_written"), until - clock.monotonic()):
             self._give_up(self._last_streams.values())
-            await self._wait_for_logs("has_written", END_WITHIN_S)
+            await self._wait_for_logs(attrgetter("has_written"), END_WITHIN_S)
 
-    async def _wait_for_logs(self, event: Literal["has_read", "has_written"], within_s: float) -> bool:
-        """Wait until the streams of deleted pods have set this event. Return false if this takes longer."""
+    async def _wait_for_logs(self, done: Callable[[LogStream], asyncio.Event], within_s: float) -> bool:
+        """Wait until all streams of deleted pods have set an event. Return false if this takes longer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 for uid in list(self._deleted):
-                    await self._has_tasks.wait()
-                    await getattr(self._last_streams[uid], event).wait()
+                    await done(await self._last_stream(uid)).wait()
                 return True
         return False
 
