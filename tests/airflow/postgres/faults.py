@@ -6,7 +6,7 @@ import base64
 import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import yaml
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 FAULTS = "/sandbox/faults"
 FOREVER_S = 3600.0
-NOT_STREAMED: Final = r"^(?!.*follow=true)"
-"""The query of a log that a worker reads at the end. A triggerer streams the same log before."""
 
 
 @dataclass(frozen=True)

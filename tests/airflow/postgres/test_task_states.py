@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.airflow.polling import wait_for
-from tests.airflow.postgres.faults import NOT_STREAMED
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ LOOKS_FOR_S = 15.0
 
 @pytest.fixture(scope="module")
 def gangs(deployment: AirflowDeployment) -> dict[str, HeldRun]:
-    return {state: deployment.start() for state in (*STATES, "running")}
+    return {"running": deployment.start("not_streamed"), **{state: deployment.start() for state in STATES}}
 
 
 @contextmanager
@@ -92,9 +91,7 @@ def test_triggerer_that_wakes_leaves_the_gang_to_its_worker(
     follower = held.wait_until_followed()
     with stopped(follower):
         held.wait_until_followed(but_not_by=follower)
-        slow = deployment.faults.arm(
-            kind="delay", delay_s=LOOKS_FOR_S, method="GET", path=held.path_of_log, query=NOT_STREAMED
-        )
+        slow = deployment.faults.arm(kind="delay", delay_s=LOOKS_FOR_S, method="GET", path=held.path_of_log)
         held.open()
         deployment.faults.wait_for_hit(slow)
         assert held.task["state"] == "running"

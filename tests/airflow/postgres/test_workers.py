@@ -11,7 +11,6 @@ import pytest
 
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from tests.airflow.postgres.faults import NOT_STREAMED
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def lost(deployment: AirflowDeployment) -> HeldRun:
 
 @pytest.fixture(scope="module")
 def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
-    return iter([deployment.start() for _ in range(3)])
+    return iter([deployment.start() for _ in range(2)])
 
 
 def test_worker_killed_after_it_created_the_job(deployment: AirflowDeployment) -> None:
@@ -64,9 +63,10 @@ def test_worker_killed_between_submission_and_deferral(deployment: AirflowDeploy
     held.succeeded_exactly_once(tries=2)
 
 
-def test_worker_killed_while_it_fetches_the_results(deployment: AirflowDeployment, held: HeldRun) -> None:
+def test_worker_killed_while_it_fetches_the_results(deployment: AirflowDeployment) -> None:
+    held = deployment.start("not_streamed")
     held.wait_until_followed()
-    fetching = deployment.faults.hold_before("GET", held.path_of_log, query=NOT_STREAMED)
+    fetching = deployment.faults.hold_before("GET", held.path_of_log)
     held.open()
     deployment.faults.wait_for_hit(fetching)
 

@@ -52,6 +52,9 @@ COMMON = {
 with DAG("held", schedule=None):
     GangJobOperator(**COMMON, **held(0))
 
+with DAG("not_streamed", schedule=None):  # a worker reads the log at the end; of a streamed log, it may have no need
+    GangJobOperator(**COMMON, **held(0), stream_logs=False)
+
 with DAG("ends_in_triggerer", schedule=None):
     GangJobOperator(**COMMON, **held(0), end_from_trigger=True)
 
