@@ -34,7 +34,7 @@ time.sleep(15)
 LONG_LOG_BEFORE_RANK_1_FAILS = """
 import os, sys, time
 if os.environ["RANK"] == "0":
-    for line in range(20_000):
+    for line in range(10_000):
         print("line", line)
     sys.stdout.flush()
     time.sleep(3000)
