@@ -179,7 +179,7 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     kind: Any = type(operator)
     given, defaults = vars(operator), defaults_of(kind)
     values = {name: given.get(_attribute(name, given)) for name in defaults} | more
-    parameters = {name: value for name, value in values.items() if value not in (None, (), defaults.get(name))}
+    parameters = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
     pre_execute = operator._pre_execute_hook  # noqa: SLF001 - Airflow has no public name
     dag = operator.dag if operator.has_dag() else None
     place = _place(kind, {**given, "pre_execute": pre_execute}, dag, source)
@@ -282,6 +282,11 @@ def defaults_of(operator: Any) -> Mapping[str, Any]:
     constructors = [vars(kind).get("__init__") for kind in reversed(operator.__mro__) if _is_ours(kind)]
     parameters = (inspect.signature(each).parameters for each in constructors if each is not None)
     return {name: one.default for each in parameters for name, one in each.items() if name not in _NOT_PASSED}
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    # `stream_logs=1` is rank 1, and equals the default True.
+    return value in (None, ()) or bool(isinstance(value, bool) is isinstance(default, bool) and value == default)
 
 
 def _is_ours(kind: type) -> bool:

@@ -128,6 +128,13 @@ def test_operator_made_again_has_the_same_parameters() -> None:
     assert {name: getattr(again, name) for name in known if name in vars(again)} == known
 
 
+def test_rank_1_is_not_the_default_true() -> None:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", image="i", workers=2, stream_logs=1, start_from_trigger=True)
+
+    assert start_in(dag, "one")["parameters"]["stream_logs"] == 1
+
+
 def test_task_in_a_worker_is_not_deferred_by_the_scheduler() -> None:
     with DAG("d", schedule=None) as dag:
         GangJobOperator(task_id="off", image="i")
