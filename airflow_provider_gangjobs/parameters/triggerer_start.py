@@ -81,6 +81,7 @@ class StartPlace(Struct, frozen=True, kw_only=True):
     limits: tuple[int | None, ...] = ()
     """`max_active_tis_per_dag` and `max_active_tis_per_dagrun` of the task."""
     has_pre_execute: bool = False
+    has_on_execute_callback: bool = False
     run_as_user: str | None = None
     source_size: int = 0
     """The size of the source of a decorated function, which the trigger is given, too."""
@@ -125,6 +126,7 @@ def _require_place(place: StartPlace) -> None:
             limit is not None for limit in place.limits
         ),
         "only a worker calls pre_execute": place.has_pre_execute,
+        "only a worker calls on_execute_callback": place.has_on_execute_callback,
         "only a worker changes its user as run_as_user says": place.run_as_user,
         **{f"only a worker knows {name} of the DAG": getattr(place.dag, name, None) for name in _OF_DAG},
     }
@@ -219,6 +221,7 @@ def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSour
         pool=given.get("pool") or _DEFAULT_POOL,
         limits=(given.get("max_active_tis_per_dag"), given.get("max_active_tis_per_dagrun")),
         has_pre_execute=given.get("pre_execute") is not None,
+        has_on_execute_callback=bool(given.get("on_execute_callback")),
         run_as_user=given.get("run_as_user"),
         source_size=0 if source is None else len(source.text),
     )

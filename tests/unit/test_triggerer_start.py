@@ -46,6 +46,7 @@ class OwnOperator(GangJobOperator):
         ({}, {"pool": "gpus"}, "no slot of pool gpus"),
         ({}, {"limits": (None, 4)}, "ignores max_active_tis_per_dag"),
         ({}, {"has_pre_execute": True}, "pre_execute"),
+        ({}, {"has_on_execute_callback": True}, "on_execute_callback"),
         ({}, {"run_as_user": "me"}, "run_as_user"),
         ({}, {"dag": SimpleNamespace(user_defined_macros={"a": 1})}, "user_defined_macros"),
         ({"result_storage": "s3://b"}, {}, "checks result_storage"),
