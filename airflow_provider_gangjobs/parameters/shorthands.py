@@ -195,7 +195,16 @@ def _launch_shards(spec: dict[str, Any]) -> None:
     if spec.get("rendezvous") is None:
         spec["rendezvous"] = False
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
-    add_env(spec, {ENV_SHARD_INDEX: {"valueFrom": index}, ENV_SHARD_COUNT: str(spec.get("workers") or 1)})
+    count = spec.get("workers") or _workers_of(spec.get("manifest"))
+    add_env(spec, {ENV_SHARD_INDEX: {"valueFrom": index}, ENV_SHARD_COUNT: str(count)})
+
+
+def _workers_of(manifest: Any) -> Any:
+    """Return the number of ranks that a manifest names; 1 if it names none, or is known only when the task runs."""
+    from airflow_provider_gangjobs.gang.render.user_manifest import parse_manifest
+
+    job = parse_manifest(manifest).data.get("spec")
+    return (job.get("completions") or job.get("parallelism") or 1) if isinstance(job, Mapping) else 1
 
 
 def _launch_torchrun(spec: dict[str, Any]) -> None:

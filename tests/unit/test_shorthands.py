@@ -77,6 +77,20 @@ def test_shards_have_an_index_and_a_count_and_no_rendezvous() -> None:
     assert (spec.rendezvous, spec.env) == (False, {"SHARD_INDEX": INDEX, "SHARD_COUNT": "4"})
 
 
+def test_shards_are_as_many_as_the_ranks_of_the_manifest() -> None:
+    container = {"name": "rank", "image": "i", "command": ["a"]}
+    job = {
+        "completions": 8,
+        "parallelism": 8,
+        "completionMode": "Indexed",
+        "template": {"spec": {"containers": [container]}},
+    }
+
+    spec = spec_of(image=None, launch="shards", manifest={"apiVersion": "batch/v1", "kind": "Job", "spec": job})
+
+    assert spec.env["SHARD_COUNT"] == "8"
+
+
 def test_plain_launch_changes_nothing() -> None:
     assert spec_of(launch="plain", command=["a"]).hash == spec_of(command=["a"]).hash
 
