@@ -230,8 +230,9 @@ def _launch_torchrun(spec: dict[str, Any]) -> None:
 
 def _gpus(resources: Any) -> int:
     given = resources if isinstance(resources, Mapping) else {}
-    limits = given.get("limits", given.get("requests", given))
-    counts = (count for name, count in limits.items() if str(name).endswith("/gpu"))
+    limits = given.get("limits") or given.get("requests") or given
+    items = limits.items() if isinstance(limits, Mapping) else ()  # otherwise known only when the task runs
+    counts = (count for name, count in items if str(name).endswith("/gpu"))
     return sum(int(count) for count in counts if str(count).isdecimal())
 
 

@@ -55,6 +55,8 @@ def test_torchrun_runs_the_program_of_the_command(command: list[str], launched: 
         ({"cpu": "4"}, "1"),
         ({"cpu": "4", "nvidia.com/gpu": 8}, "8"),
         ({"limits": {"amd.com/gpu": "2"}, "requests": {"cpu": "1"}}, "2"),
+        ({"limits": "{{ params.limits }}"}, "1"),
+        ({"limits": None, "requests": {"cpu": "1"}}, "1"),
     ],
 )
 def test_torchrun_starts_a_process_for_each_gpu(resources: Any, processes: str) -> None:
