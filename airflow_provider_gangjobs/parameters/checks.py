@@ -43,7 +43,7 @@ def add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
         spec["env"] = {**variables, **env}
     if not isinstance(env, (list, tuple)):  # a mapping, or known only when the task runs
         return
-    given = {item.get("name") for item in env}
+    given = {item.get("name") for item in env if isinstance(item, Mapping)}
     added = [
         {"name": name, **(value if isinstance(value, Mapping) else {"value": value})}
         for name, value in variables.items()

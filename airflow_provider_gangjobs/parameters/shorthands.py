@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
+from airflow_provider_gangjobs.gang.identity import digest_of
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil, find_supervised
-from airflow_provider_gangjobs.kube.names import problem_with_dns_subdomain
+from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.parameters.checks import (
     add_env,
@@ -247,13 +248,22 @@ def _add_secret(spec: dict[str, Any], secret: Any) -> None:
         remedy = "Give names, or Secret objects of the cncf.kubernetes provider"
         raise InvalidGangSpec((Problem("secrets", f"has {describe_value(secret)}", remedy),)) from None
     if kind == "volume":
-        volume = f"secret-{name}"
-        append_item(spec, "volumes", {"name": volume, "secret": {"secretName": name}})
+        volume = _volume_of(spec, name, target)
+        source = {"secretName": name, **({"items": list(secret.items)} if secret.items else {})}
+        append_item(spec, "volumes", {"name": volume, "secret": source})
         append_item(spec, "volume_mounts", {"name": volume, "mountPath": target, "readOnly": True})
-    elif target is None:
+    elif key is None:
         append_item(spec, "env_from", {"secretRef": {"name": name}})
     else:
         add_env(spec, {target: {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}})
+
+
+def _volume_of(spec: Mapping[str, Any], secret: str, path: str) -> str:
+    """Return the name of a volume with a Secret. It has a digest if the plain name is no label, or is in use."""
+    name, volumes = f"secret-{secret}", spec.get("volumes")
+    given = volumes if isinstance(volumes, (list, tuple)) else ()
+    is_in_use = any(isinstance(each, Mapping) and each.get("name") == name for each in given)
+    return f"secret-{digest_of(secret, path)}" if is_in_use or problem_with_dns_label(name) else name
 
 
 SCRIPT_FILE: Final = "gangjobs_mpi.sh"

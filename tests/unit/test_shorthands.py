@@ -11,7 +11,7 @@ from airflow.providers.cncf.kubernetes.secret import Secret
 from airflow.sdk import DAG, BaseOperator, ObjectStoragePath
 from hypothesis import given
 from hypothesis import strategies as st
-from kubernetes.client import V1ConfigMapEnvSource, V1Secret
+from kubernetes.client import V1ConfigMapEnvSource, V1KeyToPath, V1Secret
 
 from airflow_provider_gangjobs.attempt.completion import fails_only_with
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
@@ -126,9 +126,32 @@ def test_secret_objects_of_the_kubernetes_provider_are_accepted() -> None:
     assert spec.volume_mounts == [{"name": "secret-k", "mountPath": "/keys", "readOnly": True}]
 
 
+def test_secret_object_without_a_key_gives_all_its_variables() -> None:
+    assert spec_of(command=["a"], secrets=[Secret("env", "TOKEN", "s")]).env_from == [{"secretRef": {"name": "s"}}]
+
+
+def test_items_of_a_secret_object_are_mounted() -> None:
+    secret = Secret("volume", "/keys", "k", items=[V1KeyToPath(key="tls.key", path="key")])
+
+    spec = spec_of(command=["a"], secrets=[secret])
+
+    assert spec.volumes == [
+        {"name": "secret-k", "secret": {"secretName": "k", "items": [{"key": "tls.key", "path": "key"}]}}
+    ]
+
+
+@pytest.mark.parametrize("names", [("k", "k"), ("tls.example.org", "tls"), ("s" * 60, "k")], ids=str)
+def test_each_secret_object_has_a_volume_of_its_own(names: tuple[str, str]) -> None:
+    spec = spec_of(command=["a"], secrets=[Secret("volume", f"/{at}", name) for at, name in enumerate(names)])
+
+    assert [volume["secret"]["secretName"] for volume in spec.volumes] == [*names]
+    assert [mount["name"] for mount in spec.volume_mounts] == [volume["name"] for volume in spec.volumes]
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
+        ({"launch": "shards", "env": ["A=1"]}, r"env\[0\]: "),
         ({"launch": "ray"}, "launch: is 'ray'. Choose one of mpi, plain, shards, torchrun"),
         ({"launch": "torchrun"}, 'command: is missing with launch="torchrun"'),
         ({"launch": "torchrun", "command": ["a.py"], "rendezvous": False}, "rendezvous: is False with launch"),
