@@ -119,13 +119,21 @@ def to_whole_seconds(value: Any) -> Any:
     return int(value.total_seconds()) if isinstance(value, timedelta) else value
 
 
+DURATION_MAX_S: Final = 10_000_000_000
+"""300 years. A `datetime` cannot hold the end of a much longer time, nor JSON the time without an end."""
+
+
 def duration_problems(**durations: Any) -> list[Problem]:
     """Return a problem for each duration that is neither `None` (no limit) nor a positive number of seconds."""
     return [
         Problem(name, f"is {value!r}, not a positive duration", "Give a timedelta, seconds, or None for no limit")
         for name, value in durations.items()
-        if value is not None and not ((isinstance(value, float) and value > 0) or is_whole_number(value, 1))
+        if value is not None and not _is_duration(value)
     ]
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= DURATION_MAX_S
 
 
 def is_whole_number(value: Any, at_least: int, at_most: float = math.inf) -> bool:

@@ -66,8 +66,13 @@ def test_all_problems_are_reported_together() -> None:
     assert all(name in problems for name in ("workers", "reattach", "run_timeout"))
 
 
-def test_wrong_duration_is_one_problem() -> None:
-    assert "1 problem, nothing was created" in problems_of(assemble_timeout="5m")
+@pytest.mark.parametrize("given", ["5m", float("inf"), float("nan"), 10**12, True], ids=str)
+@pytest.mark.parametrize("name", ["queue_timeout", "assemble_timeout"])
+def test_wrong_duration_is_one_problem(name: str, given: Any) -> None:
+    found = problems_of(**{name: given})
+
+    assert "1 problem, nothing was created" in found
+    assert f"{name}: is {given!r}, not a positive duration" in found
 
 
 def test_name_of_another_operator_is_refused_with_the_name_here() -> None:
