@@ -5,6 +5,7 @@ Importing this module imports no client library.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
@@ -51,8 +52,8 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         (templated)
     :param ignore_missing: Whether the task succeeds if a gang does not exist. Defaults to false. A retry never fails
         because of a missing gang, which the try before it may have deleted.
-    :param pods_gone_within: How long the task waits for the end of the pods: a `timedelta`, or seconds. Defaults to ten
-        minutes.
+    :param pods_gone_within: How long the task waits for the end of the pods: a `timedelta`, or seconds. `None` means no
+        limit. Defaults to ten minutes.
     :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`. Defaults to `kubernetes_default`.
         (templated)
     :param kwargs: Parameters of `BaseOperator`.
@@ -62,7 +63,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         self,
         *,
         ignore_missing: bool = False,
-        pods_gone_within: timedelta | float = PODS_GONE_WITHIN_S,
+        pods_gone_within: timedelta | float | None = PODS_GONE_WITHIN_S,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -117,7 +118,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         from airflow_provider_gangjobs.ending.release import release_and_count_running
 
         client, clock = service.client, service.client.clock
-        end = clock.monotonic() + self.pods_gone_within_s
+        end = math.inf if self.pods_gone_within_s is None else clock.monotonic() + self.pods_gone_within_s
         while running := sum([await release_and_count_running(client, ref) for ref in gangs]):
             if clock.monotonic() >= end:
                 runs = "runs" if running == 1 else "run"

@@ -133,6 +133,12 @@ def test_task_whose_gang_is_deleted_says_who_deleted_it_and_is_not_retried(
     assert "was deleted on purpose while it was running" in str(failed.value)
 
 
+def test_end_of_the_pods_is_awaited_without_a_limit(hook: GangJobHook) -> None:
+    ref = hook.submit(SLEEP, submission_id=uuid4().hex).ref
+
+    assert delete(hook, gangs=reference(ref), pods_gone_within=None) == [reference(ref)]
+
+
 def phases(embedded: Any, selector: str) -> list[str]:
     pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
     return [pod.get("status", {}).get("phase") for pod in pods]
