@@ -24,8 +24,9 @@ from airflow_provider_gangjobs.exceptions import (
     JobSetUnavailable,
     Problem,
 )
+from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.text import to_sentence
-from airflow_provider_gangjobs.parameters.checks import refuse_triggerer
+from airflow_provider_gangjobs.parameters.checks import refuse, refuse_triggerer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,13 +171,14 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
         from airflow_provider_gangjobs.service.gangs import DEFAULT_NAMESPACE
 
         given: Any = {"name": self.job_set} if isinstance(self.job_set, str) else self.job_set
-        name = given.get("name") if isinstance(given, Mapping) else None
-        if not isinstance(name, str) or not name:
-            remedy = "Give the name of a JobSet, or a mapping with namespace, name and uid"
-            raise InvalidGangSpec((Problem("job_set", f"is {self.job_set!r:.80}", remedy),))
+        name = given.get("name") if isinstance(given, Mapping) else given
+        remedy = "Give the name of a JobSet, or a mapping with namespace, name and uid"
+        refuse(Problem("job_set", wrong, remedy) for wrong in [problem_with_dns_subdomain(name)] if wrong)
         hook = GangJobHook(self.kubernetes_conn_id)
         config = hook.config()
         namespace = str(self.namespace or given.get("namespace") or config.namespace or DEFAULT_NAMESPACE)
+        remedy = "Give the name of a namespace"
+        refuse(Problem("namespace", wrong, remedy) for wrong in [problem_with_dns_label(namespace)] if wrong)
         return hook, config, self._seen or GangRef(namespace, name, str(given.get("uid") or ""))
 
 

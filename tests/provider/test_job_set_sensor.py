@@ -48,10 +48,15 @@ def test_unknown_state_is_neither_an_end_nor_a_failure_to_skip(parameters: dict[
         sensor_of("c", **parameters).execute_complete(CONTEXT, event.to_payload())
 
 
-@pytest.mark.parametrize("job_set", ["", {}, {"name": ""}, 3, ["a", "b"]])
+@pytest.mark.parametrize("job_set", ["", {}, {"name": ""}, 3, ["a", "b"], "None", "{'name': 'fit', 'uid': 'u'}"])
 def test_value_that_names_no_job_set(connection: str, job_set: Any) -> None:
     with pytest.raises(InvalidGangSpec, match="job_set"):
         sensor_of(connection, job_set=job_set).execute(CONTEXT)
+
+
+def test_template_that_rendered_to_no_namespace(connection: str) -> None:
+    with pytest.raises(InvalidGangSpec, match="namespace: 'None' may only have"):
+        sensor_of(connection, namespace="None").execute(CONTEXT)
 
 
 def test_state_that_is_not_known() -> None:
