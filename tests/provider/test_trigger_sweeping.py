@@ -303,6 +303,14 @@ async def test_gangs_that_wait_cost_one_write_of_the_lease_in_five_minutes(plane
         assert requests() - before == 4
 
 
+async def test_log_says_that_nothing_is_swept_with_an_invalid_configuration(plane, airflow, monkeypatch, caplog):
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", "15m")
+    async with triggerer(submit(plane, "followed")):
+        await asyncio.sleep(2 * LOOK_EVERY_S)
+
+    assert f"Namespace {NAMESPACE} is not swept any more until its next gang: AirflowConfigException" in caplog.text
+
+
 def requests() -> int:
     """Requests of the triggerer, without watches, which the server ends after some minutes."""
     statistics = informers().client_statistics().values()

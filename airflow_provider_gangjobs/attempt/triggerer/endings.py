@@ -201,22 +201,22 @@ class _Sweepers:
         async def follow_to_the_end(ref: GangRef) -> None:
             await follow(await hook.aconfig(), ref)
 
-        sweep = Sweep(
-            place.installation,
-            is_followed=self._is_followed,
-            ask=task_end,
-            follow=follow_to_the_end,
-            clock=Clock(monotonic=asyncio.get_running_loop().time),
-            grace=sweep_grace(),
-        )
-        sweeper = NamespaceSweeper(
-            sweep=sweep,
-            namespace=place.namespace,
-            read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
-            followed=lambda: self._followed[place].keys(),
-            index=gang_of,
-        )
         try:
+            sweep = Sweep(
+                place.installation,
+                is_followed=self._is_followed,
+                ask=task_end,
+                follow=follow_to_the_end,
+                clock=Clock(monotonic=asyncio.get_running_loop().time),
+                grace=sweep_grace(),
+            )
+            sweeper = NamespaceSweeper(
+                sweep=sweep,
+                namespace=place.namespace,
+                read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
+                followed=lambda: self._followed[place].keys(),
+                index=gang_of,
+            )
             await sweeper.run()
         except Exception as error:  # a secrets backend may raise anything, and its text may hold a credential
             log.warning(
