@@ -147,6 +147,24 @@ async def test_pods_of_a_gang_from_before_the_installation_had_an_id_are_waited_
             await attempts.gangs.submit(SPEC, key=key, claim="ti-2", wait_for_previous_s=20)
 
 
+@in_virtual_time
+async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_s = 90.0
+    async with VirtualControlPlane.running() as plane:
+        monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
+        attempts = Attempts(plane)
+        first = await attempts.run("ti-1")
+        plane.dead_nodes.add("node-0")
+        await kill(attempts, first)
+        asyncio.get_running_loop().call_later(limit_s - 2, plane.dead_nodes.clear)
+        gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
+        args = TriggerArgs(kubernetes_conn_id="previous", assemble_timeout_s=limit_s, **gang)
+
+        event = await wait_for_previous_pods(args, logging.getLogger(__name__))
+
+        assert (event["status"], event["pods"]) == ("gone", 0)
+
+
 @pytest.mark.parametrize(
     ("limits", "reason", "after_s"),
     [

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PAUSE_BASE_S: Final = 2.0
 PAUSE_CAP_S: Final = 30.0
 """Two requests for each look. Most grace periods are half a minute long."""
+LAST_COUNT_S: Final = 5.0
+"""How long the pods are counted once more after a time limit has passed."""
 REPEAT_LOG_S: Final = 600.0
 
 
@@ -115,22 +117,24 @@ class _PreviousWait:
             Exception: the pods cannot be counted.
         """
         backoff = Backoff(Clock(), base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        passed = ""
         while True:
             left = self._remaining()
             try:
-                async with asyncio.timeout(left.seconds) as timeout:
+                async with asyncio.timeout(LAST_COUNT_S if passed else left.seconds) as timeout:
                     pods = await self._count()
             except TimeoutError:
                 if timeout.expired():
-                    return left.limited_by
+                    return passed or left.limited_by
                 raise  # a secrets backend has raised it
             if not pods:
                 break
             self._report(pods)
+            if passed:
+                return passed
             pause_s, left = backoff.next(), self._remaining()
             if left.seconds is not None and left.seconds <= pause_s:
-                await asyncio.sleep(left.seconds)
-                return left.limited_by
+                pause_s, passed = left.seconds, left.limited_by  # the pods may end in this pause
             await asyncio.sleep(pause_s)
         self.pods = 0
         self._log.info("The pods of gang %s, the previous attempt, have ended", self._args.ref)
