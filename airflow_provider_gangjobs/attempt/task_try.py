@@ -124,8 +124,9 @@ class TaskTry:
         from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
         from airflow_provider_gangjobs.submission.submission import PreviousGangs
 
-        require_importable(self.task.callbacks)
-        self.storages.check()
+        with self._refusal_is_kept():
+            require_importable(self.task.callbacks)
+            self.storages.check()
         rule = TaskRule(Reattach(self.task.reattach), return_failed=self.task.max_disruptions > 0)
         submission = self._submit(rule, PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1))
         if submission.state is SubmissionState.FAILED:
