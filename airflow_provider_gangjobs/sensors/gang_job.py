@@ -310,6 +310,9 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
         selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
         is_by_task = self.external_task_id is not None
+        if not (selection.names or selection.digests or selection.selector):
+            name = "external_map_index" if is_by_task else "submission_ids"
+            refuse((Problem(name, "is empty", "Skip the sensor if there is nothing to wait for"),))
         tasks = target_gangs.external_tasks(self, context["ti"], installation="") if is_by_task else None
         return SelectionArgs(
             **{**asdict(selection), "digests": [list(digests) for digests in selection.digests] or None},

@@ -541,6 +541,8 @@ RENDERED = {
         ({"selector": "None"}, "selector: is 'None'"),
         ({"gangs": "a", "namespace": "None"}, "namespace: 'None' may only have"),
         ({"gangs": None}, "gangs: has the value None in this run"),
+        ({"submission_ids": []}, "submission_ids: is empty"),
+        ({"external_task_id": "fit", "external_map_index": []}, "external_map_index: is empty"),
     ],
 )
 def test_template_that_rendered_to_no_gang_is_refused(
