@@ -281,7 +281,8 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             ref = next((str(event.ref) for event in events if event.status is Status.ERROR), "of the sensor")
             raise TrackingFailed(ref=ref, reason="unknown", message=message)
         if answer is Answer.FAILED:
-            error: GangJobError = error_from_event(next(event for event in events if event not in met))
+            failed = (event for event in events if answer_of(event.status, Until(self.until)) is Answer.FAILED)
+            error: GangJobError = error_from_event(next(failed))
             if self.soft_fail:
                 self.log.warning("The sensor is skipped, because soft_fail is set: %s", error)
                 raise AirflowSkipException("A gang has failed, and soft_fail is set") from error

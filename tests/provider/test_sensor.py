@@ -21,12 +21,18 @@ from kubernetes.client import V1Job
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow_provider_gangjobs.attempt.triggerer import gang_wait
-from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import (
+    SelectionArgs,
+    selection_payload,
+    wait_for_selected,
+)
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, JobDeleted, TrackingFailed
+from airflow_provider_gangjobs.exceptions import AppFailed, GangFailed, InvalidGangSpec, JobDeleted, TrackingFailed
+from airflow_provider_gangjobs.gang.awaited import Answer
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
@@ -583,6 +589,17 @@ async def test_cluster_that_cannot_be_read_is_neither_success_nor_failure() -> N
     assert event.payload["status"] == "unknown"
     with pytest.raises(TrackingFailed, match="AirflowNotFoundException"):
         sensor.execute_complete({"ti": None}, event.payload)
+
+
+def test_error_is_that_of_the_gang_that_failed_where_another_one_is_unknown() -> None:
+    ends = [(Status.ERROR, "NotReadable"), (Status.FAILED, "BackoffLimitExceeded")]
+    events = [
+        build_event(GangRef("n", status.value, "u"), status, Phase.RUNNING, reason=reason) for status, reason in ends
+    ]
+    sensor = GangJobSensor(task_id="wait", gangs=["error", "failed"], kubernetes_conn_id="kubernetes_default")
+
+    with pytest.raises(GangFailed, match=r"n/failed failed \(BackoffLimitExceeded\)"):
+        sensor.execute_complete({"ti": None}, selection_payload(Answer.FAILED, events))
 
 
 @pytest.mark.parametrize(
