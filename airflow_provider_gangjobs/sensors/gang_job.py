@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, 
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
-from airflow_provider_gangjobs.parameters.checks import is_templated, refuse, refuse_triggerer
+from airflow_provider_gangjobs.parameters.checks import is_templated, is_whole_number, refuse, refuse_triggerer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -342,7 +342,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         ]
         if self.until == "running" and results != Results.NONE:
             problems.append(Problem("results", f"is {results!r}, and a gang that runs has none", 'Give "none"'))
-        if self.at_least < 1:
+        if not is_whole_number(self.at_least, 1):
             problems.append(Problem("at_least", f"is {self.at_least!r}", "Give a number from 1"))
         elif self.at_least > 1 and self.selector is None:
             what = f"is {self.at_least!r} without selector, and the other parameters say how many gangs there are"

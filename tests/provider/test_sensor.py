@@ -613,6 +613,8 @@ def test_error_is_that_of_the_gang_that_failed_where_another_one_is_unknown() ->
         ({"gangs": "a", "results": "rank1"}, "results: "),
         ({"gangs": "a", "until": "running", "results": "all"}, "results: is 'all', and a gang that runs has none"),
         ({"selector": "a", "at_least": 0}, "at_least: is 0"),
+        ({"selector": "a", "at_least": 1.5}, "at_least: is 1.5"),
+        ({"selector": "a", "at_least": "2"}, "at_least: is '2'"),
         ({"gangs": "a", "at_least": 2}, "at_least: is 2 without selector"),
         ({"gangs": ["a", 3]}, r"gangs\[1\]: is 3. Give the name of a Job"),
         ({"gangs": [V1Job()]}, r"gangs\[0\]: is a V1Job. Give the name of a Job"),
