@@ -56,7 +56,6 @@ def test_torchrun_runs_the_program_of_the_command(command: list[str], launched: 
         ({"cpu": "4", "nvidia.com/gpu": 8}, "8"),
         ({"limits": {"amd.com/gpu": "2"}, "requests": {"cpu": "1"}}, "2"),
         ({"limits": "{{ params.limits }}"}, "1"),
-        ({"limits": None, "requests": {"cpu": "1"}}, "1"),
     ],
 )
 def test_torchrun_starts_a_process_for_each_gpu(resources: Any, processes: str) -> None:
@@ -152,6 +151,7 @@ def test_each_secret_object_has_a_volume_of_its_own(names: tuple[str, str]) -> N
     ("parameters", "message"),
     [
         ({"launch": "shards", "env": ["A=1"]}, r"env\[0\]: "),
+        ({"launch": "torchrun", "command": ["a"], "resources": {"limits": None}}, "resources.limits: is null"),
         ({"launch": "ray"}, "launch: is 'ray'. Choose one of mpi, plain, shards, torchrun"),
         ({"launch": "torchrun"}, 'command: is missing with launch="torchrun"'),
         ({"launch": "torchrun", "command": ["a.py"], "rendezvous": False}, "rendezvous: is False with launch"),
