@@ -171,7 +171,7 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
         from airflow_provider_gangjobs.service.gangs import DEFAULT_NAMESPACE
 
         given: Any = {"name": self.job_set} if isinstance(self.job_set, str) else self.job_set
-        name = given.get("name") if isinstance(given, Mapping) else given
+        name: Any = given.get("name") if isinstance(given, Mapping) else given
         remedy = "Give the name of a JobSet, or a mapping with namespace, name and uid"
         refuse(Problem("job_set", wrong, remedy) for wrong in [problem_with_dns_subdomain(name)] if wrong)
         hook = GangJobHook(self.kubernetes_conn_id)
