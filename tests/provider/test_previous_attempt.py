@@ -20,7 +20,7 @@ from gangjobs_sandbox.resources import JOBS, PODS
 from tests import kills
 from tests.guarantees.checkers import one_gang
 from tests.provider.test_trigger_retries import connection_json
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, STOP_S, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 from tests.submission_requests import task_request
 
@@ -156,7 +156,12 @@ async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monke
         first = await attempts.run("ti-1")
         plane.dead_nodes.add("node-0")
         await kill(attempts, first)
-        asyncio.get_running_loop().call_later(limit_s - 2, plane.dead_nodes.clear)
+
+        def revive() -> None:
+            plane.dead_nodes.clear()
+            plane.node("node-1")  # each change lets the nodes look at their pods
+
+        asyncio.get_running_loop().call_later(limit_s - 2 * STOP_S, revive)
         gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
         args = TriggerArgs(kubernetes_conn_id="previous", assemble_timeout_s=limit_s, **gang)
 
