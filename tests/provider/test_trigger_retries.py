@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     pause_after_errors_s,
     wait_for_event,
 )
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import ERRORS_MAX, SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -130,6 +131,24 @@ async def test_progress_resets_the_count_of_errors(plane: VirtualControlPlane, m
     plane.finish_all()
     event = await waiting
     assert (event.status, event.tracking_errors) == (Status.SUCCEEDED, 0)
+
+
+@in_virtual_time
+async def test_errors_of_a_sensor_that_are_far_apart_do_not_add_up(
+    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+    ref = plane.submit(workers=2)
+    args = SelectionArgs(kubernetes_conn_id="retries", namespace=ref.namespace, names={ref.name: ""})
+    waiting = asyncio.create_task(wait_for_selected(args, logging.getLogger(__name__)))
+    for number in range(ERRORS_MAX + 1):
+        await asyncio.sleep(PROGRESS_S + 200)
+        plane.arm("status", method="GET", path="/pods", times=None, code=403)
+        while caplog.text.count("It is followed again") == number and not waiting.done():  # noqa: ASYNC110
+            await asyncio.sleep(60)
+        plane.faults.remove()
+    plane.finish_all()
+    assert (await waiting)["status"] == "met"
 
 
 @in_virtual_time

@@ -190,6 +190,7 @@ class _SelectionWait:
         self._until = Until(args.until)
         self._followed: dict[str, tuple[GangRef, asyncio.Task[GangEvent]]] = {}
         self._errors: Counter[str] = Counter()
+        """How many waits in a row for the gang of a key could not follow it."""
         self._newest = NewestGangs()
         self._ask_pause_s = ASK_ABOUT_MISSING_S
         self._ask_at_s = 0.0
@@ -312,8 +313,8 @@ class _SelectionWait:
         if not task.done() or key in self.events:
             return
         event = task.result()
-        if answer_of(event.status, self._until) is Answer.UNKNOWN and self._errors[key] < ERRORS_MAX:
-            self._errors[key] += 1
+        if answer_of(event.status, self._until) is Answer.UNKNOWN and event.tracking_errors < ERRORS_MAX:
+            self._errors[key] = event.tracking_errors + 1
             self._log.warning("Gang %s could not be followed (%s). It is followed again", ref, event.reason)
             self._follow(key, ref)
         else:
