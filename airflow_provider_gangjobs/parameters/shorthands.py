@@ -9,6 +9,7 @@ Operator of Kubeflow sets (mpi-operator, pkg/controller/mpi_job_controller.go).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.container_programs import PROGRAMS
@@ -202,10 +203,15 @@ def _launch_shards(spec: dict[str, Any]) -> None:
 
 def _workers_of(manifest: Any) -> Any:
     """Return the number of ranks that a manifest names; 1 if it names none, or is known only when the task runs."""
+    job = _job_spec(manifest)
+    return job.get("completions") or job.get("parallelism") or 1
+
+
+def _job_spec(manifest: Any) -> Mapping[str, Any]:
     from airflow_provider_gangjobs.gang.render.user_manifest import parse_manifest
 
-    job = parse_manifest(manifest).data.get("spec")
-    return (job.get("completions") or job.get("parallelism") or 1) if isinstance(job, Mapping) else 1
+    spec = parse_manifest(manifest).data.get("spec")
+    return spec if isinstance(spec, Mapping) else {}
 
 
 def _launch_torchrun(spec: dict[str, Any]) -> None:
@@ -226,7 +232,14 @@ def _launch_torchrun(spec: dict[str, Any]) -> None:
     is_python = words[:1] == ["-m"] or (bool(words) and str(words[0]).endswith(".py"))
     spec["command"] = ["torchrun", *([] if is_python else ["--no-python"]), *words]
     spec["args"] = None
-    add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources")) or 1)})
+    add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources") or _resources_of(spec.get("manifest"))) or 1)})
+
+
+def _resources_of(manifest: Any) -> Any:
+    """Return the resources of the ranks' container in a manifest; `None` if it has none."""
+    with suppress(LookupError, TypeError, AttributeError):  # the validation refuses another structure
+        return _job_spec(manifest)["template"]["spec"]["containers"][0].get("resources")
+    return None
 
 
 def _gpus(resources: Any) -> int:

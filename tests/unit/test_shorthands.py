@@ -64,6 +64,14 @@ def test_torchrun_starts_a_process_for_each_gpu(resources: Any, processes: str) 
     assert spec.env == {"PET_NPROC_PER_NODE": processes}
 
 
+def test_torchrun_counts_the_gpus_of_a_template() -> None:
+    pod = POD.replace("image: trainer:2", "image: trainer:2, resources: {limits: {nvidia.com/gpu: 8}}")
+
+    spec = spec_of(image=None, launch="torchrun", workers=2, command=["a.py"], pod_template_file=pod)
+
+    assert spec.env == {"PET_NPROC_PER_NODE": "8"}
+
+
 def test_variable_that_the_user_sets_stays() -> None:
     by_name = spec_of(launch="torchrun", command=["a.py"], env={"PET_NPROC_PER_NODE": "3"})
     in_list = spec_of(launch="torchrun", command=["a.py"], env=[{"name": "PET_NPROC_PER_NODE", "value": "3"}])
