@@ -20,7 +20,7 @@ from kubernetes.client import V1Job
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
-from airflow_provider_gangjobs.attempt.triggerer import gang_wait
+from airflow_provider_gangjobs.attempt.triggerer import gang_wait, sensor_wait
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import (
     SelectionArgs,
     selection_payload,
@@ -91,6 +91,7 @@ class Airflow:
         runs: the number of DAG runs with the id of the sensor's run.
         all_runs: the number of DAG runs; `None` for `runs`.
         at_first_question: called before the first answer.
+        questions: how often it was asked for states.
     """
 
     def __init__(self) -> None:
@@ -100,8 +101,10 @@ class Airflow:
         self.all_runs: int | None = None
         self.get_dag: Callable[[str], Any] = lambda dag_id: None
         self.at_first_question: Callable[[], Any] = lambda: None
+        self.questions = 0
 
     def get_task_states(self, *, run_ids: list[str], task_ids: list[str], **_: Any) -> dict[str, Any]:
+        self.questions += 1
         call, self.at_first_question = self.at_first_question, lambda: None
         call()
         if isinstance(self.state, Exception):
@@ -317,6 +320,22 @@ def test_failure_counts_when_the_task_has_ended(
     airflow.state = state
     with pytest.raises(AppFailed, match="exited with code 3"):
         run_sensor(connection, gangs.run, airflow=airflow, external_task_id="train", deferrable=deferrable)
+
+
+async def test_states_of_the_instances_of_a_task_are_asked_for_together(airflow: Airflow) -> None:
+    keys = [TaskKey("d", "r", "train", index) for index in range(60)]
+    airflow.states = {f"train_{key.map_index}": "up_for_retry" for key in keys}
+    digests, tasks = [list(key.digests) for key in keys], [dict(key.to_mapping()) for key in keys]
+    args = SelectionArgs(kubernetes_conn_id="c", namespace="n", digests=digests, tasks=tasks)
+    wait = sensor_wait._SelectionWait(args, logging.getLogger(__name__), args.tasks_by_key)
+    for digest in args.tasks_by_key:
+        ref, ended = GangRef("n", digest, "u"), asyncio.create_task(asyncio.sleep(0))
+        wait._followed[digest] = ref, ended  # type: ignore[assignment]
+        wait.events[digest] = build_event(ref, Status.FAILED, Phase.FAILED)
+
+    answer, _, _ = await wait._look(SimpleNamespace(find=dict))  # type: ignore[arg-type]
+
+    assert (answer, airflow.questions) == (Answer.WAITING, 1)
 
 
 def test_failed_gang_of_a_task_that_has_succeeded_does_not_fail_the_sensor(

@@ -253,7 +253,8 @@ class _SelectionWait:
         if self._args.selector:
             keys = set(self._followed)
         notes: list[str] = []
-        answers = [await self._answer(key, notes) for key in keys]
+        # At the same time, so that the questions about the instances of a task share a request.
+        answers = await asyncio.gather(*(self._answer(key, notes) for key in keys))
         if self._args.selector:
             answers += [Answer.WAITING] * (self._args.at_least - len(answers))
         done = sum(answer is Answer.MET for answer in answers)
