@@ -21,7 +21,11 @@ import structlog
 from airflow.sdk import BaseOperator
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, AirflowNotFoundException
+from airflow_provider_gangjobs.airflow_api.exceptions import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 from airflow_provider_gangjobs.exceptions import GangJobError
 
 if TYPE_CHECKING:
@@ -141,3 +145,19 @@ def skip_retries_of_permanent_errors() -> Iterator[None]:
         if error.retryable:
             raise
         raise AirflowFailException(str(error)) from error
+
+
+@contextmanager
+def skip_with_never_fail(sensor: Any) -> Iterator[None]:
+    """Skip a sensor with `never_fail`. When it is resumed, Airflow does so only after an `AirflowException`.
+
+    Raises:
+        AirflowSkipException: the block raised a `GangJobError`.
+    """
+    try:
+        yield
+    except GangJobError as error:
+        if not sensor.never_fail:
+            raise
+        sensor.log.warning("The sensor is skipped, because never_fail is set: %s", error)
+        raise AirflowSkipException("The sensor has failed, and never_fail is set") from error

@@ -13,6 +13,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSensorTimeout, AirflowSkipException
+from airflow_provider_gangjobs.airflow_api.task_log import skip_with_never_fail
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
@@ -117,7 +118,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the sensor. After its timeout, the error names what the sensor has waited for."""
-        with self._naming_what_is_awaited(context["ti"]):
+        with self._naming_what_is_awaited(context["ti"]), skip_with_never_fail(self):
             return super().resume_execution(next_method, next_kwargs, context)
 
     def _require_known_dag(self, ti: Any) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import asdict as struct_to_dict
 
 from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
-from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
+from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors, skip_with_never_fail
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import (
@@ -101,6 +101,11 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
                 return first.xcom_value
             self._defer()
         return super().execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume the sensor."""
+        with skip_with_never_fail(self):
+            return super().resume_execution(next_method, next_kwargs, context)
 
     def _defer(self) -> None:
         from airflow_provider_gangjobs.triggers.job_set import JobSetTrigger

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, JobSetUnavailable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
@@ -46,6 +47,13 @@ def test_unknown_state_is_neither_an_end_nor_a_failure_to_skip(parameters: dict[
 
     with pytest.raises(JobSetUnavailable, match="403"):
         sensor_of("c", **parameters).execute_complete(CONTEXT, event.to_payload())
+
+
+def test_sensor_that_never_fails_is_skipped_when_it_is_resumed() -> None:
+    event = build_event(GangRef("team", "fit", ""), Status.ERROR, Phase.SUBMITTED, reason="Refused", message="403")
+
+    with pytest.raises(AirflowSkipException, match="never_fail is set"):
+        sensor_of("c", never_fail=True).resume_execution("execute_complete", {"event": event.to_payload()}, CONTEXT)
 
 
 @pytest.mark.parametrize("job_set", ["", {}, {"name": ""}, 3, ["a", "b"], "None", "{'name': 'fit', 'uid': 'u'}"])

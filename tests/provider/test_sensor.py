@@ -621,6 +621,13 @@ def test_error_is_that_of_the_gang_that_failed_where_another_one_is_unknown() ->
         sensor.execute_complete({"ti": None}, selection_payload(Answer.FAILED, events))
 
 
+def test_sensor_that_never_fails_is_skipped_when_it_is_resumed() -> None:
+    unknown = selection_payload(Answer.UNKNOWN, [], message="403")
+    sensor = GangJobSensor(task_id="wait", gangs="a", never_fail=True, kubernetes_conn_id="kubernetes_default")
+    with pytest.raises(AirflowSkipException, match="never_fail is set"):
+        sensor.resume_execution("execute_complete", {"event": unknown}, {"ti": None})
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
