@@ -189,7 +189,7 @@ REMEDY = "Check the URL, its connection and its permissions, and that the worker
 
 
 class TaskStorage:
-    """The objects of one task run of one installation of Airflow, in the folder that `storage_urls` names.
+    """The objects of one task run of one installation of Airflow, in its `installation_folder`.
 
     :param parameter: The parameter of the operator that gives the URL, for messages.
     """

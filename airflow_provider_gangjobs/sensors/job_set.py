@@ -120,7 +120,7 @@ class JobSetSensor(ShortErrors, BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Return the value of the sensor, or raise the error of the JobSet.
 
-        A try that Airflow resumes with the event of an earlier try begins with `execute` (`hooks.event_of_try`).
+        A try that Airflow resumes with the event of an earlier try begins with `execute` (`airflow_api.task_state`).
         """
         if is_of_earlier_try(event, context["ti"]):
             return self.execute(context)
