@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
+from airflow_provider_gangjobs.airflow_api.task_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.identity import GangRef
@@ -78,7 +79,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         """Delete the gangs, and return their references when their pods have ended.
 
         Raises:
-            AirflowFailException: a gang does not exist.
+            AirflowFailException: a gang does not exist, or a template has rendered to no gang.
             SubmissionFailed: pods of the gangs still run after `pods_gone_within`.
             ClusterError: the API server refuses a request.
         """
@@ -86,8 +87,9 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
 
         hook = GangJobHook(self.kubernetes_conn_id)
         config = hook.config()
-        selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace)
         ti = context["ti"]
+        with skip_retries_of_permanent_errors():
+            selection = target_gangs.read_selection(self, ti, default_namespace=config.namespace)
         may_be_missing = self.ignore_missing or ti.try_number > 1
         deleted_by = f"task {ti.dag_id}.{ti.task_id} of run {ti.run_id}"
 

@@ -133,6 +133,15 @@ def test_task_whose_gang_is_deleted_says_who_deleted_it_and_is_not_retried(
     assert "was deleted on purpose while it was running" in str(failed.value)
 
 
+def test_template_that_rendered_to_no_gang_is_not_retried(connection: str) -> None:
+    operator = GangJobDeleteOperator(task_id="delete", gangs="{{ name }}", kubernetes_conn_id=connection)
+    operator.gangs = "None"
+    ti: Any = SimpleNamespace(dag_id="d", run_id="r", task_id="delete", map_index=-1, try_number=1)
+
+    with pytest.raises(AirflowFailException, match="the text of None"):
+        operator.execute({"ti": ti})
+
+
 def test_end_of_the_pods_is_awaited_without_a_limit(hook: GangJobHook) -> None:
     ref = hook.submit(SLEEP, submission_id=uuid4().hex).ref
 
