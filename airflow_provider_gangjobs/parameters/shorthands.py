@@ -262,7 +262,8 @@ def _add_secret(spec: dict[str, Any], secret: Any) -> None:
         raise InvalidGangSpec((Problem("secrets", f"has {describe_value(secret)}", remedy),)) from None
     if kind == "volume":
         volume = _volume_of(spec, name, target)
-        source = {"secretName": name, **({"items": list(secret.items)} if secret.items else {})}
+        items = getattr(secret, "items", None)
+        source = {"secretName": name, **({"items": list(items)} if items else {})}
         append_item(spec, "volumes", {"name": volume, "secret": source})
         append_item(spec, "volume_mounts", {"name": volume, "mountPath": target, "readOnly": True})
     elif key is None:
