@@ -209,6 +209,7 @@ RESULTS = {
     "text": ("done", "done"),
     "text that begins like JSON": ("{oops", "{oops"),
     "no number of JSON": ("NaN", "NaN"),
+    "JSON that is nested too deep": ("[" * 2000 + "]" * 2000, "[" * 2000 + "]" * 2000),
     "nothing": ("", None),
     "white space": (" \n", None),
 }
@@ -225,6 +226,7 @@ ERRORS = {
     "another object": ('{"rows": 0}', ""),
     "an error that is no text": ('{"error": 3}', ""),
     "an object that was cut": ('{"error": "Val', ""),
+    "an object that is nested too deep": ('{"a": ' + "[" * 2000 + "]" * 2000 + "}", ""),
 }
 
 

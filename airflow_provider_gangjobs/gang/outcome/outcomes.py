@@ -148,7 +148,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
             return None
         try:
             return without_marks(msgspec.json.decode(self.message))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return self.message
 
     @property
@@ -196,7 +196,7 @@ def _parse_error(message: str) -> _ReportedError | None:
         return None
     try:
         return msgspec.json.decode(message, type=_ReportedError)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

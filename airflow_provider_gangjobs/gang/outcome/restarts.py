@@ -6,7 +6,7 @@ A program may write such a line, too. So a line decides nothing: what it says is
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,9 @@ RESTARTS_KEPT: Final = 20
 METRICS_MAX: Final = 8
 NAME_CHARACTERS_MAX: Final = 64
 
-Number = int | float
+Whole = Annotated[int, msgspec.Meta(ge=-(10**18), le=10**18)]
+"""A supervisor writes no larger number. Python cannot format every int as a float."""
+Number = Whole | float
 
 
 class Restart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -159,11 +161,11 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
     event: str = ""
     message: str = ""
     at: Number | None = None
-    number: int | None = None
-    rank: int | None = None
+    number: Whole | None = None
+    rank: Whole | None = None
     kind: str | None = None
-    code: int | None = None
-    signal: int | None = None
+    code: Whole | None = None
+    signal: Whole | None = None
     step: Number | None = None
     total: Number | None = None
     rate: Number | None = None
@@ -174,7 +176,7 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
     stopped_s: Number | None = None
     ran_s: Number | None = None
     restarts: tuple[SupervisorLine, ...] = ()
-    restarts_total: int | None = None
+    restarts_total: Whole | None = None
 
     def to_restart(self, number: int) -> Restart:
         """Return the restart that the line describes."""
@@ -199,7 +201,7 @@ def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
         return None
     try:
         found = msgspec.json.decode(line[at + len(LINE_START) - 1 :], type=SupervisorLine)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     message = cut_end(to_one_line(found.message), MESSAGE_CHARACTERS_MAX)
     return (line[:at], replace(found, message=message)) if found.event and message else None
