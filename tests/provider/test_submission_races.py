@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.submission.submission import Submission
 from tests.examples import examples
 from tests.interleaving import interleaved
-from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
+from tests.provider.submission_cluster import GANG_OF_4, RELEASES, InterleavingClient, running_cluster
 
 OTHER = GangSpec(image="trainer:2", workers=4)
 
@@ -70,3 +71,11 @@ async def test_many_submitters_at_once_end_in_one_gang(cluster):
     assert len({submission.ref for submission in submissions}) == 1
     assert [submission.adopted for submission in submissions].count(False) == 1
     cluster.check_one_live_gang(submissions[0])
+
+
+async def test_try_that_finds_its_job_created_meanwhile_is_responsible_for_it(cluster):
+    api = InterleavingClient(cluster.client, "create jobs", lambda: cluster.submit(claim="ti-1"))
+    submission = await cluster.submit(claim="ti-2", api=api)
+    cluster.check_one_live_gang(submission)
+    (job,) = cluster.live_jobs()
+    assert job["metadata"]["annotations"][ANNOTATION_CLAIM] == "ti-2"

@@ -70,6 +70,10 @@ class CreateJob(Step, frozen=True):
             raise progress.superseded(f"{progress.where} is kept from a deleted submission")
         if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.submission_id, job)
+        if (job.claim or "") != progress.attempt.claim.id:
+            raise RestartSubmission(
+                f"Another try has created {progress.where} in the meantime, and is responsible for it"
+            )
         if job.has_job_set != progress.has_job_set:
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
         progress.job, progress.adopted = stored, is_found
