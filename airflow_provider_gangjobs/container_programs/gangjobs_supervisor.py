@@ -969,8 +969,8 @@ class Coordinator:
         wanted = next_wanted(self.wanted, self.reports, self._waited_s, self._settings, lost)
         if wanted != self.wanted:
             self._waited_s = 0.0
-            self.wanted = wanted
-            self._note(wanted)
+            ran, self.wanted = self.wanted.want == RUN, wanted
+            self._note(wanted, is_failure=ran)
             self._broadcast(wanted)
         if self._failed_at is not None and wanted.want == RUN and self._all_have_started():
             self._note_restarted(time.monotonic() - self._failed_at)
@@ -982,7 +982,8 @@ class Coordinator:
         reports = [self.reports.get(rank) for rank in self._settings.ranks]
         return all(r is not None and r.restart == self.wanted.restart and r.state != STOPPED for r in reports)
 
-    def _note(self, wanted: Wanted) -> None:
+    def _note(self, wanted: Wanted, *, is_failure: bool) -> None:
+        """Write what is wanted now. It is no failure if the restart that a failure has begun becomes impossible."""
         now = time.monotonic()
         if wanted.rank is None and wanted.missing:
             reason = describe_reason(wanted, self._settings)
@@ -993,12 +994,14 @@ class Coordinator:
         if wanted.want == RUN or wanted.rank is None:
             return
         rank = wanted.rank
-        if self._failed_at is None:
-            self._failed_at = now
-            self._failure, self._failed_ran_s = self.reports[rank], now - self._run_began
-            self._ran_s += self._failed_ran_s
+        if is_failure:
+            self._failure = self.reports[rank]
+            # Nothing is lost if not all ranks have run again since the failure before.
+            self._failed_ran_s = now - self._run_began if self._failed_at is None else 0.0
             self._failed_lost_s = self._lost_of(self._failed_ran_s)
+            self._ran_s += self._failed_ran_s
             self._lost_s += self._failed_lost_s
+            self._failed_at = now if self._failed_at is None else self._failed_at
         failure, settings = self._failure, self._settings
         sentence = describe_failure(rank, failure, settings)
         values: Dict[str, Any] = {

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -121,6 +122,32 @@ ACTIONS = {
     ),
     "does not exit while it runs": (HUNG, Wanted(0, END, 1), "nothing"),
 }
+
+
+class RecordedLines(supervisor.Lines):
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def write(self, event: str, message: str, **values: Any) -> None:
+        self.events.append({"event": event, "message": message, **values})
+
+
+def test_failure_before_all_ranks_run_again_is_told_as_what_it_is() -> None:
+    lines = RecordedLines()
+    coordinator = supervisor.Coordinator(SETTINGS, lines, lambda wanted: None)
+    coordinator.receive(0, RUNS)
+    coordinator.receive(1, FAILED)
+    coordinator.receive(1, Report(1, STOPPED))
+    coordinator.receive(0, Report(1, STOPPED))
+    coordinator.receive(0, replace(FAILED, restart=1, kind="signal", code=139, signal=11))
+    coordinator.summarize()
+
+    first, second, summary = lines.events
+    assert (first["rank"], first["message"]) == (1, "Rank 1 has failed with exit code 3. Restart 1 of 2 begins.")
+    assert (second["rank"], second["code"], second["ran_s"]) == (0, 139, 0.0)
+    assert second["message"] == "Rank 0 has been ended by SIGSEGV. Restart 2 of 2 begins."
+    assert [restart["rank"] for restart in summary["restarts"]] == [1, 0]
+    assert [restart["lost_s"] for restart in summary["restarts"]][1] == 0.0
 
 
 @pytest.mark.parametrize(("report", "wanted", "action"), ACTIONS.values(), ids=ACTIONS)
