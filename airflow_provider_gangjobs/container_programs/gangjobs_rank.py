@@ -152,10 +152,9 @@ class _Reporter:
 
 def _numbers(metrics: Mapping[str, Any]) -> Iterator[Tuple[str, float]]:
     for name, value in metrics.items():
-        try:
+        number = math.nan
+        with suppress(Exception):  # a tensor of several numbers raises what its library wants
             number = float(value)
-        except (TypeError, ValueError):
-            continue
         if math.isfinite(number):
             yield name, number
 

@@ -73,7 +73,8 @@ assert len(writes) <= (time.monotonic() - began) / 0.1 + 1, len(writes)
 
 
 def test_metrics_are_at_most_eight_finite_numbers(tmp_path: Path) -> None:
-    program = "progress(1, metrics={'nan': float('nan'), 'text': 'x', **{f'm{n}': n for n in range(9)}})"
+    others = "'nan': float('nan'), 'text': 'x', 'int': 10**400"
+    program = f"progress(1, metrics={{{others}, **{{f'm{{n}}': n for n in range(9)}}}})"
 
     assert reported(program, tmp_path)["metrics"] == {f"m{number}": number for number in range(8)}
 
