@@ -145,14 +145,19 @@ async def _read_capabilities(client: Client, namespace: str) -> Capabilities:
 
 async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:
     """Return whether the server would store a Job with the field of this dialect, and the evidence."""
+    try:
+        return await _find_link(client, namespace, dialect)
+    except ClusterError as error:
+        return None, f"a dry run failed: {error}"
+
+
+async def _find_link(client: Client, namespace: str, dialect: Dialect) -> tuple[bool, str]:
     group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE)
     job = dialect.with_link(probe_job(namespace), group)
     try:
         stored = await client.create(JOBS, job, namespace, dry_run=True)
     except (BadRequest, Invalid) as error:
         return False, f"the server refuses a dry run: {error.message}"
-    except ClusterError as error:
-        return None, f"a dry run failed: {error}"
     if dialect.has_link(stored, group):
         return True, f"a dry run keeps {dialect.link_path}"
     return False, f"a dry run drops {dialect.link_path}"
@@ -185,6 +190,9 @@ async def why_unusable(client: Client, dialect: Dialect, namespace: str) -> str:
     """Return why a version of the Workload API cannot be used; empty if dry runs keep the link and the group.
 
     :param namespace: The namespace of the dry runs, in which the provider may create Jobs.
+
+    Raises:
+        ClusterError: this is unknown.
     """
 
     async def read() -> Answer[str]:
@@ -197,16 +205,18 @@ async def why_unusable(client: Client, dialect: Dialect, namespace: str) -> str:
 
 
 async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:
-    is_kept, evidence = await _keeps_link(client, namespace, dialect)
-    if not is_kept:
-        return evidence
     group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE)
     workload, pod_group = dialect.workload(group, ""), dialect.pod_group(group, "", "")
     try:
+        is_kept, evidence = await _find_link(client, namespace, dialect)
+        if not is_kept:
+            return evidence
         for kind, rendered in zip(dialect.objects, (workload, pod_group), strict=True):
             if rendered is not None and not await _keeps_spec(client, kind, rendered, namespace):
                 return f"a dry run drops fields of the {kind.kind}"
     except ClusterError as error:
+        if error.transient or error.may_have_applied:
+            raise
         return f"the server refuses a dry run: {error}"
     return ""
 
@@ -276,11 +286,19 @@ def _scheduler_name(spec: GangSpec) -> str | None:
 
 
 async def _prove_newer_versions(client: Client, known: DiscoveredResources, namespace: str) -> DiscoveredResources:
-    """Add the newer versions of the Workload API that are proven, if the cluster serves no known version."""
+    """Add the newer versions of the Workload API that are proven, if the cluster serves no known version.
+
+    A version whose dry runs have no answer is unknown, and is tried again by the next submission.
+    """
     newer = newer_dialects(known.resources)
     if not newer or select_dialect(known.resources) is not None:
         return known
-    reasons = {dialect.version: await why_unusable(client, dialect, namespace) for dialect in newer}
+    reasons, unknown = {}, dict(known.unknown)
+    for dialect in newer:
+        try:
+            reasons[dialect.version] = await why_unusable(client, dialect, namespace)
+        except ClusterError as error:
+            unknown[f"scheduling.k8s.io/{dialect.version}"] = str(error)
     proven = tuple(version for version, reason in reasons.items() if not reason)
     refused = {version: reason for version, reason in reasons.items() if reason}
-    return replace(known, proven_versions=proven, refused_versions=refused)
+    return replace(known, proven_versions=proven, refused_versions=refused, unknown=unknown)

@@ -8,7 +8,9 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.schedulers.workload_api import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission import capabilities
 from airflow_provider_gangjobs.submission.capabilities import discover_for, why_unusable
+from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, NAMESPACE, running_cluster
 from tests.submission_requests import task_request
 
@@ -50,6 +52,18 @@ async def test_dry_runs_refuse_a_version_with_other_fields():
     async with running_cluster("1.36") as cluster:
         assert "refuses a dry run" in await why_unusable(cluster.client, PodGroupDialect("v1"), NAMESPACE)
         assert await why_unusable(cluster.client, PodGroupDialect("v1alpha2"), NAMESPACE) != ""
+
+
+async def test_newer_version_whose_dry_run_has_no_answer_is_unknown_and_tried_again(cluster, monkeypatch):
+    monkeypatch.setattr(capabilities, "newer_dialects", lambda served: [PodGroupDialect("v1beta1")])
+    monkeypatch.setattr(capabilities, "select_dialect", lambda served: None)
+    cluster.faults.add(Fault(FaultKind.STATUS, code=503, method="POST", times=None))
+    found = await discover_for(cluster.client, gang(), namespace=NAMESPACE)
+    assert (list(found.unknown), found.refused_versions) == (["scheduling.k8s.io/v1beta1"], {})
+
+    cluster.faults.remove()
+    found = await discover_for(cluster.client, gang(), namespace=NAMESPACE)
+    assert (found.proven_versions, found.unknown) == (("v1beta1",), {})
 
 
 async def test_each_submission_is_another_application_of_yunikorn(cluster):
