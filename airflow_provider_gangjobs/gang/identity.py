@@ -110,7 +110,7 @@ class TaskKey(Struct, frozen=True, dict=True):
         try:
             parts = json.loads(text)
             dag_id, run_id, task_id, map_index = (parts[name] for name in ("dag_id", "run_id", "task_id", "map_index"))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
         is_key = all(isinstance(part, str) for part in (dag_id, run_id, task_id)) and isinstance(map_index, int)
         return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None

@@ -70,7 +70,7 @@ def parse_roles(text: str | None) -> tuple[RoleRanks, ...]:
     """Return the roles that `format_roles` wrote; empty for another text."""
     try:
         return _with_offsets([(str(name), int(size)) for name, size in json.loads(text or "[]")])
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return ()
 
 
@@ -83,7 +83,7 @@ def parse_role_jobs(text: str | None) -> Mapping[str, str] | None:
     """Return the UIDs that `format_role_jobs` wrote; `None` for another text."""
     try:
         return {str(role): str(uid) for role, uid in json.loads(text or "null").items()}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_HALTED, StoredGang, read_job
 from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.views import JobView
@@ -59,6 +60,23 @@ BROKEN: dict[str, tuple[JobBuilder, str, Any]] = {
     "no attempt": (job().label(well_known.LABEL_ATTEMPT, ""), "attempt", None),
     "an attempt that is no number": (job().label(well_known.LABEL_ATTEMPT, "x"), "attempt_number", 0),
     "a count that is no number": (job().annotation(well_known.ANNOTATION_DISRUPTIONS, "-1"), "disruptions", 0),
+    "digests that are nested too deep": (
+        job().annotation(well_known.ANNOTATION_SPEC_FIELDS, "[" * 100_000),
+        "field_digests",
+        {},
+    ),
+    "a task that is nested too deep": (job().annotation(well_known.ANNOTATION_TASK, "[" * 100_000), "task_key", None),
+    "roles that are nested too deep": (job().annotation(well_known.ANNOTATION_ROLES, "[" * 100_000), "roles", ()),
+    "a number that Python does not read": (
+        job().annotation(well_known.ANNOTATION_MAX_TRIES, "9" * 5000),
+        "max_tries",
+        None,
+    ),
+    "a baseline that Python does not read": (
+        job().annotation(well_known.ANNOTATION_ASSEMBLY_BASELINE, f"1 {'9' * 5000}"),
+        "assembly_baseline",
+        AssemblyBaseline(),
+    ),
     "a time that is none": (job().annotation(well_known.ANNOTATION_DELIVERED, "yes"), "delivered_at", None),
 }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.gang.state.pods import parse_number
 from airflow_provider_gangjobs.kube.views import Condition, end_condition, find_true_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_MAIN_CONTAINERS
 
@@ -112,9 +113,10 @@ class AssemblyBaseline(Struct, frozen=True):
 def parse_assembly_baseline(text: str | None) -> AssemblyBaseline:
     """Return the value of the annotation. Without a known value, all earlier runs count."""
     stops, _, admitted_s = (text or "").partition(" ")
-    if not (stops.isdecimal() and admitted_s.isdecimal()):
+    other_stops, before_s = parse_number(stops), parse_number(admitted_s)
+    if other_stops is None or before_s is None:
         return AssemblyBaseline()
-    return AssemblyBaseline(int(stops), int(admitted_s))
+    return AssemblyBaseline(other_stops, before_s)
 
 
 def parse_requeues(text: str | None) -> Requeues | None:

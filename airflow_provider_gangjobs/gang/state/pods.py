@@ -67,9 +67,13 @@ def gang_ref_of(pod: PodView) -> GangRef | None:
     return GangRef(pod.metadata.namespace, name, uid) if name and uid else None
 
 
+_DIGITS_MAX: Final = 18
+"""Anybody who may change Jobs may write an annotation of any size, and Python refuses to read thousands of digits."""
+
+
 def parse_number(text: str | None) -> int | None:
     """Return the whole number that a label or an annotation has, if it has one."""
-    return int(text) if text is not None and text.isdecimal() else None
+    return int(text) if text is not None and text.isdecimal() and len(text) <= _DIGITS_MAX else None
 
 
 def owner_uid(pod: PodView) -> str | None:

@@ -512,6 +512,6 @@ class StoredGang(Struct, frozen=True):
 def _parse_mapping(text: str | None) -> dict[str, str]:
     try:
         given = json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return given if isinstance(given, dict) else {}
