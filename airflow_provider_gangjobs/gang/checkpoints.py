@@ -70,6 +70,8 @@ def place_of(text: Any) -> CheckpointPlace:
         folder = rest if mark else text
         if not os.path.isabs(folder) or ".." in PurePosixPath(folder).parts:
             raise ValueError(f"is {text!r:.80}, a relative path")
+        if not folder.strip("/"):
+            raise ValueError(f"is {text!r:.80}, which names no place")
         return CheckpointPlace(folder=folder.rstrip("/"))
     name, _, path = rest.strip("/").partition("/")
     if not name:

@@ -312,6 +312,10 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+DURATION_MAX_S: Final = 3653 * 86400
+"""Ten years. The Job controller computes time limits in 64 bits of nanoseconds, and a longer one, or the sum of some,
+would have passed at once."""
+
 LOG_LIMIT_BYTES: Final = 32 * 2**20
 """Default of `log_limit`. Airflow keeps the log of a task in one file, which its UI loads whole."""
 LOG_LIMIT_BYTES_MIN: Final = 2**16

@@ -38,6 +38,15 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}{'s'[: count != 1]}"
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can hold the text. Python decodes other bytes of a name or a variable as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def cut_end(text: str, characters_max: int) -> str:
     """Return the beginning of a text, cut at the end of a word."""
     if len(text) <= characters_max:

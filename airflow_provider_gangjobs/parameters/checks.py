@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil
+from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangSpec, WaitUntil
 
 
 def refuse(problems: Iterable[Problem]) -> None:
@@ -119,12 +119,9 @@ def to_whole_seconds(value: Any) -> Any:
     return int(value.total_seconds()) if isinstance(value, timedelta) else value
 
 
-DURATION_MAX_S: Final = 10_000_000_000
-"""300 years. A `datetime` cannot hold the end of a much longer time, nor JSON the time without an end."""
-
-
 def duration_problems(**durations: Any) -> list[Problem]:
-    """Return a problem for each duration that is neither `None` (no limit) nor a positive number of seconds."""
+    """Return a problem for each duration that is neither `None` (no limit) nor a positive number of seconds, of at most
+    ten years."""
     return [
         Problem(name, f"is {value!r}, not a positive duration", "Give a timedelta, seconds, or None for no limit")
         for name, value in durations.items()

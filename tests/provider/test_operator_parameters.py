@@ -43,6 +43,8 @@ def problems_of(**parameters: Any) -> str:
         ({"on_kill": "ignore"}, "on_kill"),
         ({"run_timeout": 0}, "run_timeout"),
         ({"queue_timeout": timedelta(seconds=-1)}, "queue_timeout"),
+        ({"queue_timeout": float("inf")}, "queue_timeout"),
+        ({"run_timeout": timedelta.max}, "run_timeout"),
         ({"assemble_timeout": True}, "assemble_timeout"),
         ({"name": "Train_Digits"}, "name"),
         ({"namespace": "a/b"}, "namespace"),

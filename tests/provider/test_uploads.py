@@ -75,7 +75,11 @@ async def test_upload_that_the_server_does_not_answer_is_named_as_an_upload(clus
     assert str(caught.value).endswith("Repeat the upload: repeating it is safe.")
 
 
-@pytest.mark.parametrize("files", [{}, {"a/b": ""}, {"a": "x" * 2**20}], ids=["none", "a directory", "too large"])
+@pytest.mark.parametrize(
+    "files",
+    [{}, {"a/b": ""}, {"a": "x" * 2**20}, {"a": "\udcff"}],
+    ids=["none", "a directory", "too large", "no Unicode"],
+)
 async def test_invalid_upload_is_refused_without_a_request(cluster, files):
     process = CrashingClient(cluster.client)
     with pytest.raises(InvalidGangSpec, match="files") as caught:

@@ -109,6 +109,7 @@ REFUSED: dict[str, tuple[GangSpec, str]] = {
     "a number": (spec(3), "names no place"),
     "a mapping with other keys": (spec({"pvc": "data"}), "names no place"),
     "a relative path": (spec("checkpoints"), "a relative path"),
+    "the root": (spec("/"), "names no place"),
     "a path without a volume": (spec("/mnt"), "is on no volume of the ranks"),
     "a volume that the pods do not have": (spec("volume://disk"), "which the pods do not have"),
     "a volume that ends with its pod": (

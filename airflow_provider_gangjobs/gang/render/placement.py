@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.external import LINK_KEYS
-from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_TIME_LIMIT, LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 
 if TYPE_CHECKING:
@@ -290,4 +290,4 @@ def limit_patch_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> dict[s
 
 
 def _with_margin(seconds: float, source: str, *, is_of_try: bool = False) -> TimeLimit:
-    return TimeLimit(math.ceil(seconds) + MARGIN_S, source, is_of_try)
+    return TimeLimit(math.ceil(min(seconds, DURATION_MAX_S)) + MARGIN_S, source, is_of_try)

@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.render.placement import (
     INDEXED,
@@ -35,9 +33,10 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     select_scheduler,
 )
 from airflow_provider_gangjobs.gang.schedulers.workload_api import DIALECT_NAMES, NativeDialect
-from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 
 INDEXED_PARALLELISM_MAX: Final = 100_000
 """Limit of the API server for Indexed Jobs."""
@@ -53,6 +52,7 @@ _SERVER_FIELDS: Final = (
     "managedFields",
 )
 _AT_LEAST: Final = {"workers": 1, "min_workers": 1, "restarts": 0, "termination_grace_s": 0, "ttl_after_finished_s": 0}
+_INT32_MAX: Final = 2**31 - 1
 _POSITIVE: Final = ("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s")
 _PORTS: Final = range(1, 65536)
 
@@ -83,10 +83,14 @@ def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
         value = getattr(spec, parameter)
         if value is not None and value < least:
             yield Problem(parameter, f"is {value}", f"Give {least} or more")
+        elif value is not None and value > _INT32_MAX:
+            yield Problem(parameter, f"is {value!r:.30}", f"Give {_INT32_MAX} at most")
     for parameter in _POSITIVE:
         value = getattr(spec, parameter)
         if value is not None and value <= 0:
             yield Problem(parameter, f"is {value:g} s", "Give more than 0, or leave it out for no limit")
+        elif value is not None and value > DURATION_MAX_S and parameter != "execution_timeout_s":
+            yield Problem(parameter, f"is {value!r:.30} s", "Leave it out for no limit")
     size = parsed.shape.size
     if spec.min_workers is not None and spec.min_workers > size:
         yield Problem("min_workers", f"is {spec.min_workers}, and the gang has {size}", "Give at most workers")
@@ -272,9 +276,9 @@ def _refused_with_roles(spec: GangSpec) -> Iterator[Problem]:
 
 
 def _scheduler_of_roles(spec: GangSpec) -> Iterator[Problem]:
-    has_labels = isinstance(spec.labels, Mapping)  # else the checks of the roles report them
-    queue = shape_of(spec if has_labels else replace(spec, labels={}), {}).kueue_queue
-    if queue is not None and spec.gang_scheduler not in {None, AUTO, KUEUE}:
+    labels = spec.labels if isinstance(spec.labels, Mapping) else {}  # the checks of the roles report others
+    queue = spec.queue_name or labels.get(LABEL_KUEUE_QUEUE)
+    if queue is not None and spec.gang_scheduler not in (None, AUTO, KUEUE):
         what = f"is {spec.gang_scheduler}, and the gang is in the queue {queue}, where only Kueue places roles"
         yield Problem("gang_scheduler", what, "Leave out gang_scheduler or the queue")
     if spec.dialect == NativeDialect.name:

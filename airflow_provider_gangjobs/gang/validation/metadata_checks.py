@@ -36,7 +36,7 @@ def check_queue_parameters(parsed: ParsedSpec) -> Iterator[Problem]:
             continue
         if wrong := names.problem_with_dns_subdomain(value) or names.problem_with_label_value(value):
             yield Problem(parameter, wrong, "Rename it")
-        elif labelled not in {None, value}:
+        elif labelled not in (None, value):
             yield Problem(parameter, f"is {value}, and the label {label} is {labelled}", "Remove the label")
     if spec.queue_priority is not None and not (spec.queue_name or labels.get(LABEL_KUEUE_QUEUE)):
         yield Problem("queue_priority", "is given without queue_name", "Give queue_name, or use priority_class")

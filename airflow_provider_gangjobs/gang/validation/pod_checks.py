@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity
 from airflow_provider_gangjobs.kube import well_known as keys
+from airflow_provider_gangjobs.kube.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -155,9 +156,10 @@ def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(path, wrong, f"{keys.FILES_PATH} has no subdirectories")
         if not isinstance(content, (str, bytes)):
             yield Problem(path, f"is {type(content).__name__}, not text or bytes", "Give its content")
+        elif isinstance(content, str) and not is_utf8(content):
+            yield Problem(path, "has half of a surrogate pair, which UTF-8 cannot hold", "Give its bytes")
         else:
-            encoded = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-            size += len(name.encode()) + len(encoded)
+            size += len(name.encode()) + len(content.encode() if isinstance(content, str) else content)
     if size > FILES_BYTES_MAX:
         yield Problem("files", f"have {size} bytes in all, {FILES_BYTES_MAX} are allowed", "Put them into a volume")
 

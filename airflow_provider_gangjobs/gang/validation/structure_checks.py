@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, is_model
 from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, iter_scalars
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import parameter_in
+from airflow_provider_gangjobs.kube.text import is_utf8
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
@@ -20,12 +21,21 @@ if TYPE_CHECKING:
 # items, or a check of a value.
 Expected = Any
 
+
+def _scalar(path: str, value: Any) -> Iterator[Problem]:
+    if isinstance(value, (Mapping, list, tuple)):
+        yield from _text(path, value)
+
+
 _RESOURCES: Final[Expected] = {"requests": {}, "limits": {}}
-_METADATA: Final[Expected] = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": [{}]}
+_METADATA: Final[Expected] = {"labels": {}, "annotations": {}, "finalizers": [_scalar], "ownerReferences": [{}]}
+_NAMED: Final = {"name": _scalar}
+_MOUNT: Final = {**_NAMED, "mountPath": _scalar}
 _CONTAINER: Final = {
-    "env": [{}],
+    **_NAMED,
+    "env": [_NAMED],
     "envFrom": [{}],
-    "volumeMounts": [{}],
+    "volumeMounts": [_MOUNT],
     "ports": [{}],
     "command": [],
     "args": [],
@@ -34,13 +44,17 @@ _CONTAINER: Final = {
 _POD: Final = {
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
-    "volumes": [{}],
-    "imagePullSecrets": [{}],
+    "volumes": [_NAMED],
+    "imagePullSecrets": [_NAMED],
     "tolerations": [{}],
     "nodeSelector": {},
+    "restartPolicy": _scalar,
 }
 _TEMPLATE: Final = {"metadata": _METADATA, "spec": _POD}
-_JOB: Final = {"metadata": _METADATA, "spec": {"template": _TEMPLATE, "scheduling": {}}}
+_JOB: Final = {
+    "metadata": _METADATA,
+    "spec": {"template": _TEMPLATE, "scheduling": {}, "completionMode": _scalar},
+}
 
 
 def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -57,6 +71,7 @@ def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
             yield from found
             # The names of a mapping `env` are checked with its values, so that all their problems are reported.
             has_checked_keys = parameter == "env" and isinstance(value, Mapping)
+            yield from _not_utf8(parameter, value)
             if not has_checked_keys and all(problem.path != parameter for problem in found):
                 yield from _keys_that_are_not_text(parameter, value)
 
@@ -76,6 +91,7 @@ def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
     yield from parsed.user_manifest.problems
     if not isinstance(parsed.spec.manifest, str):  # the problems of a text have its lines
         yield from _keys_that_are_not_text("manifest", parsed.manifest)
+    yield from _not_utf8("manifest", parsed.manifest)
     yield from _unexpected("manifest", parsed.manifest, _JOB)
     yield from _integers(parsed)
     yield from _not_json(parsed.user_manifest)
@@ -135,6 +151,12 @@ def _keys_that_are_not_text(path: str, value: Any) -> Iterator[Problem]:
             yield from _keys_that_are_not_text(f"{path}[{index}]", item)
 
 
+def _not_utf8(path: str, value: Any) -> Iterator[Problem]:
+    for at, text in iter_scalars(value, path):
+        if isinstance(text, str) and not is_utf8(text):
+            yield Problem(at, "has half of a surrogate pair, which UTF-8 cannot hold", "Decode it as UTF-8")
+
+
 _INTEGERS: Final = ("parallelism", "completions", "backoffLimit", "backoffLimitPerIndex", "activeDeadlineSeconds")
 
 
@@ -171,7 +193,7 @@ def _text_with_content(path: str, value: Any) -> Iterator[Problem]:
 
 def _env(path: str, value: Any) -> Iterator[Problem]:
     if isinstance(value, (list, tuple)):
-        yield from _unexpected(path, value, [{}])
+        yield from _unexpected(path, value, [_NAMED])
     elif not isinstance(value, Mapping):
         yield Problem(path, f"is {type(value).__name__}", "Give a dict of name to text, or a list as in Kubernetes")
 
@@ -223,7 +245,9 @@ _PARAMETERS: Final[Mapping[str, Expected]] = {
     ),
     **{name: [_text] for name in ("command", "args", "image_pull_secrets", "uploads")},
     **{name: {} for name in ("labels", "annotations", "files", "node_selector", "affinity", "security_context")},
-    **{name: [{}] for name in ("env_from", "tolerations", "volumes", "volume_mounts")},
+    **{name: [{}] for name in ("env_from", "tolerations")},
+    "volumes": [_NAMED],
+    "volume_mounts": [_MOUNT],
     **dict.fromkeys(("workers", "min_workers", "restarts", "termination_grace_s", "ttl_after_finished_s"), _whole),
     **dict.fromkeys(("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s"), _number),
     **dict.fromkeys(("keep_suspended", "keep_checkpoints"), _boolean),

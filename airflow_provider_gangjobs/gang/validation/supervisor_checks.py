@@ -121,7 +121,9 @@ def folder_problem(pod: Mapping[str, Any], folder: PurePosixPath, what: str) -> 
     :param what: What the files are, for the message.
     """
     mounts = [
-        mount for mount in pod["containers"][0].get("volumeMounts", []) if folder.is_relative_to(mount["mountPath"])
+        mount
+        for mount in pod["containers"][0].get("volumeMounts", [])
+        if isinstance(path := mount.get("mountPath"), str) and folder.is_relative_to(path)
     ]
     if not mounts:
         return f"is on no volume of the ranks, so the {what} would be lost with the pods"
