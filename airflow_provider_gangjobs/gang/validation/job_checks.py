@@ -276,8 +276,8 @@ def _refused_with_roles(spec: GangSpec) -> Iterator[Problem]:
 
 
 def _scheduler_of_roles(spec: GangSpec) -> Iterator[Problem]:
-    labels = spec.labels if isinstance(spec.labels, Mapping) else {}  # the checks of the roles report others
-    queue = spec.queue_name or labels.get(LABEL_KUEUE_QUEUE)
+    labels: Any = spec.labels  # the checks of the roles report what is no mapping
+    queue = spec.queue_name or (labels.get(LABEL_KUEUE_QUEUE) if isinstance(labels, Mapping) else None)
     if queue is not None and spec.gang_scheduler not in (None, AUTO, KUEUE):
         what = f"is {spec.gang_scheduler}, and the gang is in the queue {queue}, where only Kueue places roles"
         yield Problem("gang_scheduler", what, "Leave out gang_scheduler or the queue")
