@@ -55,12 +55,17 @@ async def take_claim(
     # A process that resumes a task does not take claims, and would pay for the import.
     from airflow_provider_gangjobs.gang.render.placement import limit_patch_on_adoption
 
-    if read_job(stored).holds_claim(claim.id):
+    job, name = read_job(stored), stored["metadata"]["name"]
+    is_claimed = job.holds_claim(claim.id)
+    if is_claimed and not job.has_roles:
         return stored
-    name = stored["metadata"]["name"]
     try:
-        patch = claim_patch(stored, claim, installation=installation)
         gang = await requests.read_gang(stored)
+        if is_claimed:  # the process that has taken the claim may not have learned it, or may have stopped after it
+            if gang.time_limit is not None:
+                await extend_time_limits(requests, gang, gang.active_deadline_s)
+            return stored
+        patch = claim_patch(stored, claim, installation=installation)
         limit_patch = limit_patch_on_adoption(gang, limit)
         if limit_patch:
             patch["metadata"]["annotations"] |= limit_patch["metadata"]["annotations"]

@@ -266,6 +266,17 @@ async def test_adoption_extends_the_time_limit_of_all_roles():
     assert (before, after) == ([700] * 2, [1400] * 2)
 
 
+async def test_roles_get_the_time_limit_of_a_claim_whose_answer_was_lost():
+    async with running_cluster() as cluster:
+        spec = replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100)
+        await cluster.submit(spec)
+        cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="PATCH", path="/jobs/"))
+        await cluster.submit(spec, claim="ti-2")
+        assert len(cluster.faults.history) == 1
+        after = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
+    assert after == [1400] * 2
+
+
 DEFAULTS = {"queue": ({"queue_name": "team"}, "one JobSet"), "yunikorn": ({"gang_scheduler": "yunikorn"}, "one kind")}
 
 
