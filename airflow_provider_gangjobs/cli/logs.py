@@ -165,16 +165,19 @@ async def _follow_all(gangs: GangService, ref: GangRef, options: argparse.Namesp
 
     tasks: dict[str, asyncio.Task[bool]] = {}
     is_alone = len(options.rank or ()) == 1 and not options.container
-    async with asyncio.TaskGroup() as group:
-        is_live = True
-        while is_live:
-            is_live = await gangs.is_live(ref)
-            for source in await _sources(gangs.client, ref, options):
-                if source.key not in tasks:
-                    following = _follow(gangs.client, source, is_alone=is_alone)
-                    tasks[source.key] = group.create_task(following, name=f"log-{source.key}")
-            if is_live:
-                await asyncio.sleep(LOOK_EVERY_S)
+    try:
+        async with asyncio.TaskGroup() as group:
+            is_live = True
+            while is_live:
+                is_live = await gangs.is_live(ref)
+                for source in await _sources(gangs.client, ref, options):
+                    if source.key not in tasks:
+                        following = _follow(gangs.client, source, is_alone=is_alone)
+                        tasks[source.key] = group.create_task(following, name=f"log-{source.key}")
+                if is_live:
+                    await asyncio.sleep(LOOK_EVERY_S)
+    except ExceptionGroup as failed:  # of the cluster, or of the pipe that the reader has closed
+        raise failed.exceptions[0] from None
     return all(task.result() for task in tasks.values())
 
 

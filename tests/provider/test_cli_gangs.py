@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -20,7 +22,7 @@ from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.ending.release import release_and_count_running
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
-from gangjobs_sandbox.api.faults import FaultKind
+from gangjobs_sandbox.api.faults import Fault, FaultKind
 from tests.provider.cli_gangs import CliGangs
 from tests.timeouts import TIMEOUT_S
 from tests.unit.test_gang_lists import SCHEMA
@@ -188,6 +190,27 @@ def test_logs_are_those_of_the_chosen_ranks(
     assert capsys.readouterr().out.splitlines() == lines
 
 
+class ClosedPipe(StringIO):
+    """What standard output is after its reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_followed_logs_end_with_their_reader(tonight: CliGangs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", ClosedPipe())
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    assert tonight.call("logs", "etl", "train", "-f") == 0
+
+
+def test_refusal_ends_followed_logs_with_one_line(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    refuse(tonight, "GET", f"/jobs/{tonight.refs['train'].name}")
+    assert tonight.call("logs", "etl", "train", "-f") == 3
+    shown = capsys.readouterr().err
+    assert "Bind the Role of docs/rbac.yaml to this user" in shown
+    assert shown.count("\n") == 1
+
+
 def program(tonight: CliGangs, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-u", "-m", "airflow_provider_gangjobs.cli.main", *arguments, *tonight.options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
@@ -311,10 +334,15 @@ def test_cluster_that_does_not_answer_ends_the_command_soon(
     assert shown.count("\n") == 1
 
 
+def refuse(gangs: CliGangs, method: str, path: str, *, query: str = "", times: int | None = 1) -> None:
+    """Let the API server refuse the next requests that fit."""
+    fault = asdict(Fault(FaultKind.STATUS, method=method, path=path, query=query, times=times, code=403))
+    headers = {"Authorization": f"Bearer {gangs.sandbox.token}"}
+    httpx.post(f"{gangs.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
+
+
 def test_missing_right_names_the_role(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    fault = {"kind": FaultKind.STATUS, "path": f"/namespaces/{tonight.namespace}/jobs", "code": 403}
-    headers = {"Authorization": f"Bearer {tonight.sandbox.token}"}
-    httpx.post(f"{tonight.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
+    refuse(tonight, "GET", f"/namespaces/{tonight.namespace}/jobs")
     assert tonight.call("list") == 3
     shown = capsys.readouterr().err
     assert "Bind the Role of docs/rbac.yaml to this user" in shown
@@ -398,8 +426,6 @@ def test_submit_under_an_id_follows_the_gang_to_its_end(
 def test_job_in_a_file_is_submitted_as_it_is(
     gangs: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from io import StringIO
-
     pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "a", "command": ["true"]}]}
     spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": {"spec": pod}}
     monkeypatch.setattr(sys, "stdin", StringIO(yaml.safe_dump({"apiVersion": "batch/v1", "kind": "Job", "spec": spec})))
