@@ -73,7 +73,7 @@ class Filters:
             hours=int(hours) if hours in set(map(str, HOURS)) else HOURS_DEFAULT,
             text=clean(query.get("text", "")),
             sort=found if (found := query.get("sort", "")).removeprefix("-") in SORTS else "-submitted",
-            page=int(page) if page.isascii() and page.isdecimal() and 0 < len(page) < 7 else 1,
+            page=max(1, int(page)) if page.isascii() and page.isdecimal() and len(page) < 7 else 1,
         )
 
     def query(self, **changes: Any) -> str:

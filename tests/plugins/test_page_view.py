@@ -186,6 +186,12 @@ def test_every_gang_is_on_exactly_one_page() -> None:
     assert {page.pages for page in pages} == {3}
 
 
+@pytest.mark.parametrize("page", ["0", "-1", "2", "999999", "x", ""])
+def test_page_that_does_not_exist_is_an_existing_one(page: str) -> None:
+    view = view_of([gang("a")], page=page)
+    assert (view.filters.page, [line.name for line in view.lines]) == (1, ["train"])
+
+
 @given(
     st.fixed_dictionaries(
         {},
