@@ -91,7 +91,8 @@ class SubmissionDocument(GangDocument, frozen=True, kw_only=True, omit_defaults=
 
     submission: SubmissionRecord
     results: dict[str, Any] | None = None
-    """The result of each rank that succeeded and wrote one. Absent if all together have more than 1 MiB."""
+    """The result of each rank that succeeded and wrote one. Absent if all together have more than 1 MiB, if the gang
+    has more than a thousand ranks, or if outcomes could not be read."""
 
 
 class SubmissionList(Struct, frozen=True, rename={"continue_": "continue"}):
@@ -232,9 +233,10 @@ def describe_submission(
 ) -> SubmissionDocument:
     """Return what is known about a submission and its gang."""
     shown = describe_gang(snapshot, logs, now)
+    is_whole = snapshot.is_whole and "configmaps" not in snapshot.unread
     return SubmissionDocument(
         submission=record,
-        results=_results(merge_outcomes(snapshot.pods, snapshot.outcomes)),
+        results=_results(merge_outcomes(snapshot.pods, snapshot.outcomes)) if is_whole else None,
         **msgspec.structs.asdict(shown),
     )
 

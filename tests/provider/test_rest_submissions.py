@@ -6,22 +6,23 @@ FLIP-236 lets a client submit under an id of its own, by an artifact in the requ
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.provider.rest_client import RestClient, submission_path
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import httpx
 
     from gangjobs_sandbox.thread import SandboxThread
 
@@ -130,6 +131,21 @@ async def test_submission_and_its_gang_are_told_apart(
     assert found["results"] == {"0": {"loss": 0}, "1": {"loss": 1}}
     assert [row["state"] for row in found["ranks"]] == ["succeeded"] * 2
     assert "results" not in found["ranks"][0]
+
+
+async def test_results_that_could_not_be_read_are_not_told_to_be_none(
+    rest: RestClient, embedded: SandboxThread, submission_id: str
+) -> None:
+    await rest.put(submission_id, program('echo 1 > "$GANG_RESULT_PATH"'))
+    await until(rest, submission_id, "succeeded")
+    fault = asdict(Fault(FaultKind.STATUS, method="GET", path="/configmaps", code=403))
+    headers = {"Authorization": f"Bearer {embedded.token}"}
+    async with httpx.AsyncClient(headers=headers, verify=False) as sandbox:
+        (await sandbox.post(f"{embedded.url}/sandbox/faults", json=fault)).raise_for_status()
+
+    found = (await rest.get(submission_id)).json()
+
+    assert (found["unread"], found.get("results")) == (["configmaps"], None)
 
 
 async def test_error_while_the_gang_runs_is_seen_by_asking(rest: RestClient, submission_id: str) -> None:
