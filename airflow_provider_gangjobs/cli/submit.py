@@ -42,13 +42,16 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "GANGJOBS_TOKEN"  # noqa: S105 - its name
 REQUEST_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 5.0
+UNANSWERED_FOR_S: Final = 300.0
+"""For how long `--wait` asks again if Airflow does not answer, which may restart."""
+_UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
 
 
 class RestServer:
     """One submission in an Airflow. Each call sends one request.
 
     Raises:
-        ClusterFailed: Airflow did not answer.
+        ClusterFailed: Airflow did not answer, or cannot reach the cluster now.
         CommandError: the options do not name an Airflow, or it refused a request.
     """
 
@@ -81,10 +84,17 @@ class RestServer:
 
     def wait(self) -> dict[str, Any]:
         """Ask until the gang has ended, and return the last answer."""
+        answered_at = time.monotonic()
         while True:
-            found: dict[str, Any] = json.loads(self._send("GET"))
-            if found["submission"]["state"] != "in progress":
-                return found
+            try:
+                found: dict[str, Any] = json.loads(self._send("GET"))
+            except ClusterFailed:
+                if time.monotonic() - answered_at > UNANSWERED_FOR_S:
+                    raise
+            else:
+                answered_at = time.monotonic()
+                if found["submission"]["state"] != "in progress":
+                    return found
             time.sleep(POLL_S)
 
     def _send(self, method: str, body: bytes | None = None) -> bytes:
@@ -99,6 +109,8 @@ class RestServer:
             raise ClusterFailed(f"Airflow did not answer: {error}. Run the command again") from error
         except ImportError as error:  # of a library for the proxy that ALL_PROXY names
             raise ClusterFailed(f"Airflow cannot be asked: {error}") from error
+        if reply.status_code in _UNAVAILABLE:
+            raise ClusterFailed(_describe_problem(reply))
         if not reply.is_success:
             raise CommandError(_describe_problem(reply))
         return reply.content

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import uvicorn
 import yaml
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 
 from airflow_provider_gangjobs.cli import submit as cli_rest
@@ -22,7 +22,9 @@ from tests.cluster.certificates import write_certificate
 from tests.provider.rest_client import RestClient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.middleware.base import RequestResponseEndpoint
 
 CLIENT = Path(__file__).parents[2] / "docs" / "samples" / "rest_client.py"
 SPEC = {"image": "i", "command": ["true"], "workers": 2, "resources": {"cpu": "100m"}, "files": {"a": b"\x00\xff"}}
@@ -44,16 +46,24 @@ def file(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def airflow(rest: RestClient, tls: Path | None = None) -> AsyncIterator[str]:
+async def airflow(rest: RestClient, tls: Path | None = None, answers: Sequence[int] = ()) -> AsyncIterator[str]:
     """Serve the interface at its address in Airflow. Yield the URL of Airflow.
 
     :param tls: The folder of a certificate and its key; `None` for plain HTTP.
+    :param answers: The statuses of the first GETs, as a proxy answers them.
     """
+    statuses = iter(answers)
     certificate = {} if tls is None else {"ssl_certfile": str(tls / "tls.crt"), "ssl_keyfile": str(tls / "tls.key")}
     async with rest.running() as app:
         whole = FastAPI()
         whole.mount("/gangjobs/api/v1", app)
         whole.add_api_route("/moved/{path:path}", lambda: RedirectResponse("http://127.0.0.1:1/"), methods=["PUT"])
+
+        @whole.middleware("http")
+        async def answer(request: Request, call_next: RequestResponseEndpoint) -> Response:
+            status = next(statuses, None) if request.method == "GET" else None
+            return Response(status_code=status) if status is not None else await call_next(request)
+
         port = free_port()
         server = uvicorn.Server(
             uvicorn.Config(whole, port=port, log_config=None, lifespan="off", ws="none", **certificate)
@@ -86,6 +96,18 @@ async def test_gang_is_submitted_once_and_awaited(
     assert created.startswith("Created gang default/by-rest-")
     assert adopted.startswith("Adopted gang default/by-rest-")
     assert ended.endswith(" succeeded")
+
+
+async def test_wait_outlives_a_restart_of_airflow(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "--wait", "--server"]
+    async with airflow(rest, answers=[503, 502, 429]) as url:
+        assert await submit(file, *options, url) == 0
+    monkeypatch.setattr(cli_rest, "UNANSWERED_FOR_S", 0.2)
+    async with airflow(rest, answers=[503] * 1000) as url:
+        assert await submit(file, *options, url) == 3  # unlike that of a gang that has failed
+    assert "Airflow answered 503" in capsys.readouterr().err
 
 
 async def test_documented_client_works(
