@@ -353,8 +353,8 @@ async def _page(gangs: GangService, place: Place, limit: int, token: str | None)
 async def delete_submission(request: Request, place: WritePlace, submission_id: SubmissionId) -> Response:
     """Halt the gang if it has not ended, and delete the submission with its files: 204 when it is gone.
 
-    After 202 the deletion goes on. Ask by the same request when it is done, which continues a deletion that an error
-    has ended.
+    After 202 the deletion goes on. Ask by the same request until the answer is 204, or 404 if it was done in between.
+    The request continues a deletion that an error has ended.
     """
     _require_id_of_client(submission_id)
     with request.app.state.limits.admit(place.user):
