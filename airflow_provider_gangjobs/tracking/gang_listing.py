@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import Notification
 from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.gang.gang_lists import GangName, ListedJob, find_named
@@ -80,24 +80,30 @@ async def find_gangs(client: Client, namespace: str | None, name: GangName) -> l
     Raises:
         ClusterError: The Jobs could not be listed.
     """
-    for selector in _selectors(name):
-        where = name.namespace or namespace
-        if found := find_named(await list_gangs(client, where, selector=selector), name):
-            return found
-    if name.is_qualified and "/" not in name.words[0].partition("/")[2]:
-        return []
-    return find_named(await list_gangs(client, namespace), name)
+    refused: Forbidden | None = None
+    for where, selector in _places(name, namespace):
+        try:
+            if found := find_named(await list_gangs(client, where, selector=selector), name):
+                return found
+        except Forbidden as error:
+            if not name.is_qualified:
+                raise
+            refused = error if where == name.namespace else refused  # what names a namespace may also be an id
+    if refused is not None:
+        raise refused
+    return [] if name.is_qualified else find_named(await list_gangs(client, namespace), name)
 
 
-def _selectors(name: GangName) -> list[str]:
+def _places(name: GangName, namespace: str | None) -> list[tuple[str | None, str]]:
+    """Return namespaces and label selectors: of the Job of a name, and of the submission of an id."""
     if len(name.words) > 1:
         return []
     job = name.words[0].rpartition("/")[2]
-    by_id = task_selector(OperationKey(name.words[0]).digest)
+    by_id = namespace, task_selector(OperationKey(name.words[0]).digest)
     is_label = (
         0 < len(job) <= LABEL_CHARACTERS_MAX and job.replace("-", "").replace(".", "").isalnum() and job.isascii()
     )
-    return [gang_selector(job), by_id] if is_label else [by_id]
+    return [(name.namespace or namespace, gang_selector(job)), by_id] if is_label else [by_id]
 
 
 async def namespace_exists(client: Client, namespace: str) -> bool | None:

@@ -20,6 +20,7 @@ import yaml
 from airflow_provider_gangjobs.cli import gangs as cli_gangs
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.ending.release import release_and_count_running
+from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from gangjobs_sandbox.api.faults import Fault, FaultKind
@@ -431,6 +432,15 @@ def test_job_in_a_file_is_submitted_as_it_is(
     monkeypatch.setattr(sys, "stdin", StringIO(yaml.safe_dump({"apiVersion": "batch/v1", "kind": "Job", "spec": spec})))
     assert gangs.call("submit", "-", "--id", "mine", "--wait") == 0
     assert "succeeded" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_submission_id_may_have_a_slash(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = GangSpec(image="a", command=["true"], keep_suspended=True)
+    ref = gangs.run(lambda service: service.submit(spec, submission_id="team/nightly")).ref
+    refuse(gangs, "GET", "/namespaces/team/jobs")  # the rights are those of one namespace
+    assert gangs.call("why", "team/nightly") == 0
+    assert capsys.readouterr().out.startswith(f"{ref} ")
+    assert gangs.call("why", str(ref)) == 0
 
 
 def test_stored_logs_are_found_when_the_pods_are_gone(
