@@ -162,7 +162,7 @@ async def release_pods(
         raise ValueError(f"gang {gang!r}: a namespace is needed")
     total = ReleaseReport()
     # In a namespace or cluster, pods are selected by the finalizer, because users may have removed labels.
-    pages = client.list_views(PodView, PODS, namespace, label_selector=gang_selector(gang) if gang else None)
+    pages = client.list_views(PodView, PODS, namespace, label_selector=None if gang is None else gang_selector(gang))
     async with aclosing(pages):
         async for page in pages:
             total.pods += len(page)

@@ -112,6 +112,8 @@ def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):
             return list(stored["metadata"].get("finalizers") or ())
 
     asyncio.run(hold_one())
+    assert main(["release", KUBECONFIG, kubeconfig, "--gang", ""]) == 0  # as with a variable that is not set
+    assert " 0 released" in capsys.readouterr().out
     assert main(["release", KUBECONFIG, kubeconfig]) == 0
     assert re.search(r"[1-9]\d* released, 0 failed", capsys.readouterr().out)
     assert asyncio.run(finalizers()) == []
