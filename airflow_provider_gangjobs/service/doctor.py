@@ -89,15 +89,14 @@ async def examine(service: GangService, what: Examination) -> list[Finding]:
     findings = [connection]
     if connection.health is Health.PROBLEM:
         return findings
-    for name, check in CHECKS.items():
+    checks = {**CHECKS, "placement": check_placement} if what.tries_gang else CHECKS
+    for name, check in checks.items():
         try:
             findings += await check(service, what)
         except Forbidden as error:
             findings.append(unknown(name, f"it may not be read: {to_one_line(error)}"))
         except (ClusterError, GangJobError) as error:
             findings.append(unknown(name, to_one_line(error)))
-    if what.tries_gang:
-        findings.append(await try_gang(service, what))
     return findings
 
 
@@ -275,6 +274,11 @@ async def _followers(service: GangService, namespace: str) -> Mapping[str, set[s
     return hosts
 
 
+async def check_placement(service: GangService, what: Examination) -> Sequence[Finding]:
+    """Find out whether the cluster places a gang."""
+    return [await try_gang(service, what)]
+
+
 async def try_gang(service: GangService, what: Examination) -> Finding:
     """Run a gang of two pods until both run, and delete it."""
     check = "placement"
@@ -295,7 +299,7 @@ async def try_gang(service: GangService, what: Examination) -> Finding:
         submission = await service.submit(spec, submission_id=f"doctor-{secrets.token_hex(5)}")
     except GangJobError as error:
         return problem(check, to_one_line(error), error.remedy or "Correct what the message names")
-    limit_s = what.try_within_s
+    limit_s, why_left = what.try_within_s, ""
     try:
         async with asyncio.timeout(limit_s + CONTROLLER_SILENT_S):  # the deadlines begin when the Job controller acts
             event = await follow(
@@ -304,11 +308,17 @@ async def try_gang(service: GangService, what: Examination) -> Finding:
                 until="running",
                 deadlines=Deadlines(queue_s=limit_s, assemble_s=limit_s),
             )
+        found = _judge_try(event, submission.decision, service.client.clock.monotonic() - began)
     except TimeoutError:
-        return checkup.judge_controller([submission.ref.name])
+        found = checkup.judge_controller([submission.ref.name])
     finally:
-        await service.delete(submission.ref, deleted_by="gangjobs doctor")
-    return _judge_try(event, submission.decision, service.client.clock.monotonic() - began)
+        try:
+            await service.delete(submission.ref, deleted_by="gangjobs doctor")
+        except ClusterError as error:
+            why_left = to_one_line(error)
+    if why_left:
+        return problem(check, f"{found.what}; it was not deleted: {why_left}", f"Run gangjobs delete {submission.ref}")
+    return found
 
 
 def _judge_try(event: GangEvent, decision: str, seconds: float) -> Finding:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from airflow_provider_gangjobs.cli.main import main
@@ -172,6 +173,19 @@ def test_command_prints_json_and_fails_with_a_problem(
     items: list[dict[str, Any]] = printed["items"]
     assert {"check", "health", "what", "remedy"} == items[0].keys()
     assert "namespace nosuch does not exist" in [item["what"] for item in items]
+
+
+def test_tried_gang_that_may_not_be_deleted_is_named_among_the_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = Fault(FaultKind.STATUS, method="DELETE", path="/jobs/", code=403, times=None)
+    with running(SandboxConfig(nodes=2)) as cluster:
+        headers = {"Authorization": f"Bearer {cluster.token}"}
+        faults = f"{cluster.url}/sandbox/faults"
+        httpx.post(faults, json=asdict(refusal), headers=headers, verify=False).raise_for_status()
+        assert main(["doctor", "--kubeconfig", str(cluster.kubeconfig_path), "--try", "--command", "sleep 600"]) == 1
+    shown = capsys.readouterr().out
+    assert "the API server would store a Job" in shown
+    assert "a gang of two pods ran after" in shown
+    assert "Run gangjobs delete default/gangjobs-doctor" in shown
 
 
 def test_gang_that_is_tried_runs_and_is_deleted(capsys: pytest.CaptureFixture[str]) -> None:
