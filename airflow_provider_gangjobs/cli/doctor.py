@@ -9,11 +9,12 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cli.arguments import add_cluster_options, run_on_cluster, selected_namespace
+from airflow_provider_gangjobs.cli.arguments import add_cluster_options, run_on_cluster
 from airflow_provider_gangjobs.cli.output import Column, Listing, add_output_option, print_rows
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.checkup import Finding
+    from airflow_provider_gangjobs.service import GangService
 
 __all__ = ["configure", "run"]
 
@@ -23,7 +24,7 @@ TONES: Final = {"ok": "good", "problem": "bad", "unknown": "wait"}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
-    add_cluster_options(parser)
+    add_cluster_options(parser, all_namespaces=False)
     parser.add_argument("--queue", metavar="NAME", help="the LocalQueue that the gangs use; default: all of them")
     parser.add_argument(
         "--assemble-timeout",
@@ -45,15 +46,18 @@ def run(options: argparse.Namespace) -> int:
     from airflow_provider_gangjobs.gang.checkup import Health
     from airflow_provider_gangjobs.service.doctor import TRY_IMAGE, Examination, examine
 
-    what = Examination(
-        namespace=selected_namespace(options) or "default",
-        queue=options.queue,
-        assemble_timeout_s=options.assemble_timeout,
-        tries_gang=options.tries_gang,
-        image=options.image or TRY_IMAGE,
-        command=tuple(options.command) if options.command else None,
-    )
-    findings = run_on_cluster(options, lambda gangs: examine(gangs, what))
+    async def examine_namespace(gangs: GangService) -> list[Finding]:
+        what = Examination(
+            namespace=options.namespace or gangs.namespace,
+            queue=options.queue,
+            assemble_timeout_s=options.assemble_timeout,
+            tries_gang=options.tries_gang,
+            image=options.image or TRY_IMAGE,
+            command=tuple(options.command) if options.command else None,
+        )
+        return await examine(gangs, what)
+
+    findings = run_on_cluster(options, examine_namespace)
     print_rows(findings, _listing(), options.output)
     return 1 if any(finding.health is Health.PROBLEM for finding in findings) else 0
 

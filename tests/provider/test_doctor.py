@@ -175,6 +175,15 @@ def test_command_prints_json_and_fails_with_a_problem(
     assert "namespace nosuch does not exist" in [item["what"] for item in items]
 
 
+def test_namespace_is_that_of_the_connection(
+    embedded: SandboxThread, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"kube_config_path": str(embedded.kubeconfig_path), "namespace": "nosuch"}
+    monkeypatch.setenv("AIRFLOW_CONN_TEAM", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    assert main(["doctor", "--conn-id", "team"]) == 1
+    assert "namespace nosuch does not exist" in capsys.readouterr().out
+
+
 def test_tried_gang_that_may_not_be_deleted_is_named_among_the_findings(capsys: pytest.CaptureFixture[str]) -> None:
     refusal = Fault(FaultKind.STATUS, method="DELETE", path="/jobs/", code=403, times=None)
     with running(SandboxConfig(nodes=2)) as cluster:
