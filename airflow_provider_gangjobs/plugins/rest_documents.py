@@ -46,6 +46,7 @@ from airflow_provider_gangjobs.exceptions import (
 )
 from airflow_provider_gangjobs.gang.gang_lists import GangRow  # noqa: TC001 - msgspec reads annotations
 from airflow_provider_gangjobs.gang.identity import parse_default_submission_id
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, merge_outcomes
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
@@ -55,7 +56,7 @@ from airflow_provider_gangjobs.gang.validation.validate import read_spec, requir
 from airflow_provider_gangjobs.plugins.caches import describe_error
 from airflow_provider_gangjobs.plugins.page_rows import PHASE_OF_STATUS
 from airflow_provider_gangjobs.submission.submission import Submission, SubmissionRecord
-from airflow_provider_gangjobs.tracking.explanation import GangReason, state_of_snapshot
+from airflow_provider_gangjobs.tracking.explanation import GangReason, job_of, state_of_snapshot
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ class SubmissionDocument(GangDocument, frozen=True, kw_only=True, omit_defaults=
 
     submission: SubmissionRecord
     results: dict[str, Any] | None = None
-    """The result of each rank that succeeded and wrote one. Absent if all together have more than 1 MiB, if the gang
-    has more than a thousand ranks, or if outcomes could not be read."""
+    """The result of each rank that succeeded and wrote one. Absent if all together have more than 1 MiB, or if not all
+    outcomes of ranks that succeeded were read."""
 
 
 class SubmissionList(Struct, frozen=True, rename={"continue_": "continue"}):
@@ -233,10 +234,12 @@ def describe_submission(
 ) -> SubmissionDocument:
     """Return what is known about a submission and its gang."""
     shown = describe_gang(snapshot, logs, now)
-    is_whole = snapshot.is_whole and "configmaps" not in snapshot.unread
+    job, outcomes = job_of(snapshot), merge_outcomes(snapshot.pods, snapshot.outcomes)
+    succeeded = sum(one.status.succeeded for one in job.jobs_with_pods or (job.view,))
+    are_known = sum(outcome.outcome is OutcomeKind.SUCCEEDED for outcome in outcomes) >= succeeded
     return SubmissionDocument(
         submission=record,
-        results=_results(merge_outcomes(snapshot.pods, snapshot.outcomes)) if is_whole else None,
+        results=_results(outcomes) if are_known else None,
         **msgspec.structs.asdict(shown),
     )
 

@@ -138,14 +138,15 @@ async def test_results_that_could_not_be_read_are_not_told_to_be_none(
 ) -> None:
     await rest.put(submission_id, program('echo 1 > "$GANG_RESULT_PATH"'))
     await until(rest, submission_id, "succeeded")
-    fault = asdict(Fault(FaultKind.STATUS, method="GET", path="/configmaps", code=403))
+    fault = asdict(Fault(FaultKind.STATUS, method="GET", path="/(pods|configmaps)$", times=2, code=403))
     headers = {"Authorization": f"Bearer {embedded.token}"}
     async with httpx.AsyncClient(headers=headers, verify=False) as sandbox:
         (await sandbox.post(f"{embedded.url}/sandbox/faults", json=fault)).raise_for_status()
 
     found = (await rest.get(submission_id)).json()
 
-    assert (found["unread"], found.get("results")) == (["configmaps"], None)
+    assert (found["unread"], found.get("results")) == (["pods", "configmaps"], None)
+    assert (await rest.get(submission_id)).json()["results"] == {"0": 1, "1": 1}
 
 
 async def test_error_while_the_gang_runs_is_seen_by_asking(rest: RestClient, submission_id: str) -> None:
