@@ -126,11 +126,16 @@ def _config(options: argparse.Namespace) -> ClusterConfig:
     return ClusterConfig.from_extras(options.conn_id or COMMAND_LINE, extras)
 
 
-def _extras_of(conn_id: str) -> dict[str, Any]:
+def find_connections_of_airflow() -> None:
+    """Let this process find the connections in Airflow's metadata database, as far as it is configured."""
     import os
 
     # Airflow reads its metadata database only in a process that says that it is no task.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+
+
+def _extras_of(conn_id: str) -> dict[str, Any]:
+    find_connections_of_airflow()
     from airflow_provider_gangjobs.airflow_api.connection import read_extras
     from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 

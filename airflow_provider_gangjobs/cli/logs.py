@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.cli.arguments import (
     NotNamed,
     add_cluster_options,
     add_gang_argument,
+    find_connections_of_airflow,
     find_gang,
     run_on_cluster,
 )
@@ -208,6 +209,7 @@ def _print_from_storage(options: argparse.Namespace, key: TaskKey, job: str) -> 
     Raises:
         CommandError: there are no such logs.
     """
+    find_connections_of_airflow()  # a URL may name one, as in s3://aws_default@bucket/logs
     from airflow.sdk import ObjectStoragePath
 
     from airflow_provider_gangjobs.parameters.storage import task_folder

@@ -335,9 +335,9 @@ def test_cluster_that_does_not_answer_ends_the_command_soon(
     assert shown.count("\n") == 1
 
 
-def refuse(gangs: CliGangs, method: str, path: str, *, query: str = "", times: int | None = 1) -> None:
-    """Let the API server refuse the next requests that fit."""
-    fault = asdict(Fault(FaultKind.STATUS, method=method, path=path, query=query, times=times, code=403))
+def refuse(gangs: CliGangs, method: str, path: str) -> None:
+    """Let the API server refuse the next request that fits."""
+    fault = asdict(Fault(FaultKind.STATUS, method=method, path=path, code=403))
     headers = {"Authorization": f"Bearer {gangs.sandbox.token}"}
     httpx.post(f"{gangs.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
 
@@ -444,8 +444,10 @@ def test_submission_id_may_have_a_slash(gangs: CliGangs, capsys: pytest.CaptureF
 
 
 def test_stored_logs_are_found_when_the_pods_are_gone(
-    gangs: CliGangs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    gangs: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")  # so that it is restored
+    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT")
     for attempt, word in enumerate(["old", "new"]):
         folder = tmp_path / "etl" / "run1" / "train" / "installation-prod" / f"etl-train-abc-{attempt}"
         folder.mkdir(parents=True)
@@ -454,6 +456,7 @@ def test_stored_logs_are_found_when_the_pods_are_gone(
     storage = ["--storage", f"file://{tmp_path}"]
     assert gangs.call("logs", "etl", "train", "run1", *storage) == 0
     assert capsys.readouterr().out.splitlines() == ["[rank-00000] new 0", "[rank-00001] new 1"]
+    assert os.environ["_AIRFLOW_PROCESS_CONTEXT"] == "server"  # else Airflow finds no connection of its database
     assert gangs.call("logs", "etl", "train", "run1", "--rank", "1", *storage) == 0
     assert capsys.readouterr().out == "new 1\n"
     assert gangs.call("logs", "etl", "other", "run1", *storage) == 1
