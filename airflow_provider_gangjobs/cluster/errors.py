@@ -274,8 +274,10 @@ def error_from_reply(
     seconds = parse_retry_after(retry_after)
     if parsed is None:
         kind = _class_for(status, "")
-        kind = UnexpectedReply if kind is ApiError else kind
-        return kind(status, request=request, retry_after_s=seconds)
+        if kind is ApiError or (kind is NotFound and not _is_not_served(body, request)):
+            kind = UnexpectedReply
+        message = "the response is not from an API server" if kind is UnexpectedReply else ""
+        return kind(status, request=request, message=message, retry_after_s=seconds)
     if seconds is None and parsed.details:
         seconds = _number(parsed.details.get("retryAfterSeconds"))
     return _class_for(status, parsed.reason or "")(
@@ -337,6 +339,16 @@ def _parse_status(body: bytes | memoryview) -> _Status | None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return parsed if parsed.kind == "Status" else None
+
+
+_ALWAYS_SERVED: Final = re.compile(r"\S+ /(api/v1|apis/batch/v1)/")
+_NOT_SERVED: Final = re.compile(rb'\s*(404 page not found|\{\s*"paths")')
+
+
+def _is_not_served(body: bytes | memoryview, request: str) -> bool:
+    """Whether a 404 without a Status says that the API server does not serve the path, in Go's words or by its list of
+    paths. Otherwise a proxy has answered, and the object may exist."""
+    return _NOT_SERVED.match(body) is not None and _ALWAYS_SERVED.match(request) is None
 
 
 def _class_for(status: int, reason: str) -> type[ApiError]:

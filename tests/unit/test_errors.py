@@ -51,12 +51,33 @@ def test_status_becomes_its_own_class(code: int, reason: str, expected: type) ->
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(302, errors.UnexpectedReply), (418, errors.UnexpectedReply), (404, errors.NotFound), (502, errors.ServerError)],
+    [(302, errors.UnexpectedReply), (418, errors.UnexpectedReply), (403, errors.Forbidden), (502, errors.ServerError)],
 )
 def test_response_without_status_has_its_class_by_code(code: int, expected: type) -> None:
     error = error_from_reply(code, b"<html>token=abc</html>", request="GET /x")
     assert type(error) is expected
-    assert str(error) == f"GET /x: {code}"
+    is_foreign = expected is errors.UnexpectedReply
+    assert str(error) == f"GET /x: {code}{': the response is not from an API server' * is_foreign}"
+
+
+JOB, KUEUE = "GET /apis/batch/v1/namespaces/ml/jobs/a", "GET /apis/kueue.x-k8s.io/v1beta2/namespaces/ml/workloads"
+GO, PATHS = b"404 page not found\n", b'{\n  "paths": [\n'
+
+
+@pytest.mark.parametrize(
+    ("request_line", "text", "expected"),
+    [
+        (JOB, body("NotFound"), errors.NotFound),
+        (KUEUE, GO, errors.NotFound),
+        (KUEUE, PATHS, errors.NotFound),
+        (JOB, GO, errors.UnexpectedReply),
+        (JOB, b"<html>404 Not Found</html>", errors.UnexpectedReply),
+        (KUEUE, b"", errors.UnexpectedReply),
+        (KUEUE, b'{"message":"no Route matched"}', errors.UnexpectedReply),
+    ],
+)
+def test_404_of_a_proxy_does_not_say_that_an_object_is_gone(request_line: str, text: bytes, expected: type) -> None:
+    assert type(error_from_reply(404, text, request=request_line)) is expected
 
 
 @pytest.mark.parametrize(
