@@ -89,7 +89,7 @@ class ClusterConfig:
         sources = [self.in_cluster, self.kube_config_path, self.kube_config]
         default_location = "" if any(sources) else os.environ.get("KUBECONFIG", "")
         parts = [*sources, self.context, default_location]
-        text = json.dumps([*parts, self.verify_ssl, self.tcp_keepalive], sort_keys=True, default=str)
+        text = repr([*parts, self.verify_ssl, self.tcp_keepalive])
         return hmac.new(_KEY_SALT, text.encode(), hashlib.sha256).hexdigest()[:16]
 
 
@@ -138,6 +138,6 @@ class _Extras:
             pass
         try:
             return yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
             # Not chained: the parser's message quotes the malformed line, which may contain a token.
             raise self._invalid("kube_config", "readable as JSON or YAML") from None

@@ -114,6 +114,15 @@ def test_key_differs_if_cluster_or_credentials_differ(other: dict[str, object]) 
     assert read(**other).key != read(kube_config_path="/b").key
 
 
+def test_key_of_a_kubeconfig_whose_names_are_not_all_texts() -> None:
+    assert read(kube_config="users: [{user: {1: a, b: c}}]").key != read(kube_config="users: [{user: {1: b}}]").key
+
+
+def test_kube_config_with_a_day_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidConnection, match="readable as JSON or YAML"):
+        read(kube_config="until: 2026-13-45")
+
+
 def test_default_key_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/a")
     before = read().key
