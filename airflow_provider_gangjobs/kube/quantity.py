@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ResourceList = dict[str, Decimal]
 """Amount by resource name: cpu in cores, memory in bytes, and other resources as counts."""
 
-_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)$", re.ASCII)
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _BINARY_STEPS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL_STEPS = ("n", "u", "m", None, "k", "M", "G", "T", "P", "E")
 _FACTORS: dict[str | None, Decimal] = {
@@ -36,7 +36,7 @@ def parse(quantity: str | float | Decimal) -> Decimal:
     """
     if isinstance(quantity, Decimal):
         return quantity
-    match = None if isinstance(quantity, bool) else _QUANTITY.match(str(quantity))
+    match = None if isinstance(quantity, bool) else _QUANTITY.fullmatch(str(quantity))
     if match is None:
         raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
     number, exponent, suffix = match.groups()

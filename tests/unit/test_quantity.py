@@ -43,7 +43,7 @@ def test_quantity_has_its_exact_value(quantity, text, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Gi", "1 Gi", "1gi", "1Mib", "NaN", "inf", "1e", "1e99999", "ten", True, "１"], ids=repr
+    "text", ["", "Gi", "1 Gi", "1gi", "1Mib", "NaN", "inf", "1e", "1e99999", "ten", True, "１", "5\n"], ids=repr
 )
 def test_what_is_no_quantity_is_refused(quantity, text):
     with pytest.raises(ValueError, match="is not a quantity"):
