@@ -56,9 +56,13 @@ def set_loop_local(factory: Callable[[], T], instance: T) -> None:
 
 
 def _drop_closed_loops() -> None:
-    """Drop the state of closed loops. The state may refer to its loop, so the weak key alone would keep both alive."""
-    for loop in [loop for loop in _STATE if loop.is_closed()]:
-        del _STATE[loop]
+    """Drop the state of closed loops. The state may refer to its loop, so the weak key alone would keep both alive.
+
+    Other threads may add the states of their loops meanwhile.
+    """
+    for loop in [reference() for reference in _STATE.keyrefs()]:
+        if loop is not None and loop.is_closed():
+            _STATE.pop(loop, None)
 
 
 class _BackgroundTasks(set["asyncio.Task[Any]"]):
