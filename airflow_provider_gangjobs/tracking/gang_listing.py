@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.gang.gang_lists import GangName, ListedJob, find_named
 from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, task_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+from airflow_provider_gangjobs.kube.names import is_dns_subdomain, problem_with_label_value
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
-LABEL_CHARACTERS_MAX: Final = 63
 SYNC_WITHIN_S: Final = 5.0
 TOGETHER_S: Final = 0.2
 """Changes of so much time are yielded together."""
@@ -100,9 +100,7 @@ def _places(name: GangName, namespace: str | None) -> list[tuple[str | None, str
         return []
     job = name.words[0].rpartition("/")[2]
     by_id = namespace, task_selector(OperationKey(name.words[0]).digest)
-    is_label = (
-        0 < len(job) <= LABEL_CHARACTERS_MAX and job.replace("-", "").replace(".", "").isalnum() and job.isascii()
-    )
+    is_label = is_dns_subdomain(job) and not problem_with_label_value(job)
     return [(name.namespace or namespace, gang_selector(job)), by_id] if is_label else [by_id]
 
 

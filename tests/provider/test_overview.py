@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from airflow_provider_gangjobs.gang.gang_lists import GangName
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking import overview
+from airflow_provider_gangjobs.tracking.gang_listing import find_gangs
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 from gangjobs_sandbox.api.faults import FaultKind
 from tests.airflow.polling import wait_for
@@ -38,6 +40,11 @@ def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
         gangs.wait_for(gangs.refs[name], phase)
     yield gangs
     gangs.delete_all()
+
+
+@pytest.mark.parametrize("name", ["train-", "-train", "train.", "a_b", "ü"])
+def test_name_that_no_job_can_have_is_the_name_of_no_gang(tonight: CliGangs, name: str) -> None:
+    assert tonight.run(lambda service: find_gangs(service.client, service.namespace, GangName((name,)))) == []
 
 
 async def read(service: GangService) -> Overview:
