@@ -31,7 +31,7 @@ __all__ = [
 ResourceList = dict[str, Decimal]
 """Amount by resource name: cpu in cores, memory in bytes, and other resources as counts."""
 
-_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)$", re.ASCII)
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _BINARY_STEPS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _FACTORS: dict[str, Decimal] = {
     "n": Decimal("1e-9"),
@@ -61,7 +61,7 @@ def parse(quantity: str | float | Decimal) -> Decimal:
         raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
     if isinstance(quantity, Decimal):
         return quantity
-    match = _QUANTITY.match(str(quantity))
+    match = _QUANTITY.fullmatch(str(quantity))
     if match is None:
         raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
     number, exponent, suffix = match.groups()
