@@ -274,6 +274,9 @@ def test_evidence_is_redacted(text: str, shown: str) -> None:
     ("url", "no_proxy", "proxy"),
     [
         ("https://10.96.0.1:443", "", "http://proxy:3128"),
+        ("https://127.0.0.1:6443", "", None),
+        ("https://[::1]:6443", "", None),
+        ("https://localhost:6443", "", None),
         ("https://10.96.0.1:443", "10.0.0.0/8,example.org", None),
         ("https://10.96.0.1:443", "10.96.0.1", None),
         ("https://api.example.org", ".example.org", None),

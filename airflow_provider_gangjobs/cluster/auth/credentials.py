@@ -138,15 +138,17 @@ class Proxy:
 def environment_proxy(url: str) -> Proxy | None:
     """Return the proxy for `url` from HTTPS_PROXY, HTTP_PROXY, and NO_PROXY (which may contain networks).
 
+    A server on this machine, such as that of kind, has none, as in Go's client.
+
     Raises:
         ConfigError: the proxy is not usable.
     """
     parts = urlsplit(url)
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme)
-    if proxy is None or parts.hostname is None:
+    if proxy is None or parts.hostname is None or parts.hostname == "localhost":
         return None
-    if urllib.request.proxy_bypass(parts.netloc) or _in_network(parts.hostname, proxies.get("no", "")):
+    if urllib.request.proxy_bypass(parts.netloc) or _in_network(parts.hostname, f"{_LOOPBACK},{proxies.get('no', '')}"):
         return None
     found = Proxy.parse((proxy if "://" in proxy else f"http://{proxy}").strip())
     if found is None:
@@ -155,6 +157,7 @@ def environment_proxy(url: str) -> Proxy | None:
     return found
 
 
+_LOOPBACK = "127.0.0.0/8,::1"
 _NO_HTTP_PROXY = "is not a URL of the form http://HOST:PORT, the supported kind of proxy"
 
 
