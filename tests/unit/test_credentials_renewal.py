@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials, load_access
-from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, Unauthorized
+from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
 from gangjobs_sandbox.tls import issue
 from tests.unit.credential_sources import config_of, service_account, write_kubeconfig
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
@@ -27,15 +27,15 @@ RENEWED = "open-open-open-sesame"
 class Source:
     """A source that gives another token at each load, or fails."""
 
-    def __init__(self, *, renew_in_s: float | None = None, fails: bool = False) -> None:
+    def __init__(self, *, renew_in_s: float | None = None) -> None:
         self.loads = 0
         self.renew_in_s = renew_in_s
-        self.fails = fails
+        self.error: ClusterError | None = None
 
     def load(self) -> Access:
         self.loads += 1
-        if self.fails:
-            raise CredentialsFailed("k8s", "no")
+        if self.error is not None:
+            raise self.error
         return Access("http://here", f"Bearer {self.loads}", renew_in_s=self.renew_in_s)
 
 
@@ -59,7 +59,7 @@ async def test_credentials_stay_in_use_when_their_renewal_fails() -> None:
     source, now = Source(renew_in_s=60), VirtualSleep()
     credentials = Credentials(config_of(), load=source.load, clock=now.clock)
     await credentials.current()
-    source.fails = True
+    source.error = CredentialsFailed("k8s", "no")
     for now.now in (60, 61, 119, 120):
         assert (await credentials.current()).authorization == "Bearer 1"
     assert source.loads == 3
@@ -94,6 +94,17 @@ async def test_refused_credentials_are_renewed_again_only_after_a_pause() -> Non
     assert await credentials.renew(renewed) is renewed
     now.now = 10
     assert await credentials.renew(renewed) is not renewed
+
+
+async def test_refused_credentials_stay_in_use_while_the_kubeconfig_is_being_replaced() -> None:
+    source, now = Source(), VirtualSleep()
+    credentials = Credentials(config_of(), load=source.load, clock=now.clock)
+    refused = await credentials.current()
+    source.error = InvalidConnection("k8s", "the kubeconfig /k is empty", "Write a kubeconfig to it.")
+    assert await credentials.renew(refused) is refused
+    source.error = None
+    now.now = 10
+    assert (await credentials.renew(refused)).authorization == "Bearer 3"
 
 
 def accepting(token: str) -> Any:

@@ -522,19 +522,23 @@ class Credentials:
         """Return another access after the server refused `refused` with a 401.
 
         This is a newer access if there is one, and a newly loaded access otherwise. Return `refused` itself if it was
-        renewed a moment ago, because another request would not help.
+        renewed a moment ago, because another request would not help, and if the kubeconfig is not usable any more,
+        because somebody may be about to replace it.
 
         Raises:
-            InvalidConnection, CredentialsFailed: new credentials could not be loaded.
+            CredentialsFailed: new credentials could not be loaded.
         """
         if self._access is not refused and self._access is not None:
             return self._access
-        if self._loading is not None:
-            return await self._load_once()
-        if self._clock.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
+        if self._loading is None:
+            if self._clock.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
+                return refused
+            self._forced_at = self._clock.monotonic()
+        try:
+            renewed = await self._load_once()
+        except InvalidConnection as error:
+            self._log_failure(error)
             return refused
-        self._forced_at = self._clock.monotonic()
-        renewed = await self._load_once()
         log_fields(log, logging.DEBUG, "credentials renewed after a 401", connection=self._conn_id)
         return renewed
 
@@ -567,10 +571,13 @@ class Credentials:
         return loaded
 
     def _note_failure(self, error: ClusterError) -> None:
-        """Let a renewal that was due and failed be repeated later, and log the first of such failures."""
-        if self._access is None or not self._is_due():
-            return
-        self._renew_at = self._clock.monotonic() + RETRY_RENEWAL_S
+        """Let a renewal that was due and failed be repeated later."""
+        if self._access is not None and self._is_due():
+            self._renew_at = self._clock.monotonic() + RETRY_RENEWAL_S
+            self._log_failure(error)
+
+    def _log_failure(self, error: ClusterError) -> None:
+        """Log the first failure of several renewals that failed."""
         level, self._renewal_failed = logging.DEBUG if self._renewal_failed else logging.WARNING, True
         log_fields(log, level, "credentials could not be renewed, the current ones stay in use", cause=str(error))
 
