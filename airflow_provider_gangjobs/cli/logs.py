@@ -240,5 +240,5 @@ def _of_newest_attempt(paths: Iterable[ObjectStoragePath]) -> list[ObjectStorage
 
 def _is_wanted(stem: str, ranks: Sequence[int]) -> bool:
     """Return whether the name of a log, such as `rank-00003` or `worker-00003.sidecar`, is of one of the ranks."""
-    number = re.match(r".*-(\d+)(?:\.|$)", stem)
+    number = re.match(r"[^.]*-(\d+)(?:\.|$)", stem)
     return not ranks or (number is not None and int(number[1]) in ranks)

@@ -116,6 +116,20 @@ class FolderStorage:
         return (self._folder / name.replace("/", "_")).open("wb")
 
 
+@in_virtual_time
+async def test_each_pod_of_a_rank_has_an_object_of_its_own(plane, tmp_path):
+    ref = plane.submit(workers=1, backoffLimit=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    first = plane.pod("train", 0)["metadata"]["name"]
+    plane.finish("train", 0, exit_code=1)
+    await plane.until(lambda: len(plane.pods()) == 2 and plane.running_ranks() == 1)
+    plane.logs |= {one["metadata"]["name"]: f"{one['metadata']['name'] == first}\n" for one in plane.pods()}
+    addresses = await store_logs(plane.client, ref, FolderStorage(tmp_path), (), lambda _: None)
+    assert len(set(addresses.values())) == 2
+    assert (tmp_path / "train_rank-00000.log").read_text() == "False\n"
+    assert (tmp_path / f"train_rank-00000.{first}.log").read_text() == "True\n"
+
+
 EVICTED = {"phase": "Failed", "reason": "Evicted"}
 REMOVED = "the kubelet removes the containers of a pod that it evicts, with their logs (GET "
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.gang.outcome.restarts import ReadableChunks
+from airflow_provider_gangjobs.gang.state.pods import rank_of
 from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.tracking.logs.last_lines import POD_GONE, explain_problem, sources_of, without_pod
 from airflow_provider_gangjobs.tracking.logs.whole_logs import format_note, limit_notes, read_log_chunks
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
 IN_FLIGHT_MAX: Final = 4
@@ -57,10 +59,11 @@ async def store_logs(
         return {}
     addresses: dict[str, str] = {}
     limit = asyncio.Semaphore(IN_FLIGHT_MAX)
+    last = {rank_of(pod): pod.metadata.name for pod in sorted(pods, key=_age_order)}
 
     async def store(source: LogSource) -> None:
         async with limit:
-            name = log_object_name(ref, source)
+            name = log_object_name(ref, source, is_last=last[source.rank] == source.pod)
             problem = await _store(client, source, storage, name)
             if problem:
                 write([format_note(source.label, f"the log is not stored completely as {name}: {problem}")])
@@ -78,11 +81,21 @@ async def store_logs(
     return addresses
 
 
-def log_object_name(ref: GangRef, source: LogSource) -> str:
-    """Return the name of a log's object. The name of the Job contains the number of the attempt."""
+def _age_order(pod: PodView) -> tuple[str, bool]:
+    """Sort the pods of one rank. A pod that replaces another is created when that one has failed."""
+    return str(pod.metadata.creation_timestamp), pod.status.phase != "Failed"
+
+
+def log_object_name(ref: GangRef, source: LogSource, *, is_last: bool) -> str:
+    """Return the name of a log's object. The name of the Job contains the number of the attempt.
+
+    :param is_last: Whether the pod is the last one of its rank. Those before it have their name in that of the object.
+    """
     rank = source.pod if source.rank is None else f"rank-{source.rank:05d}"
     if source.role and source.role_rank is not None:
         rank = f"{source.role}-{source.role_rank:05d}"
+    if not is_last and source.rank is not None:
+        rank = f"{rank}.{source.pod}"
     return f"{ref.name}/{rank}{'' if source.is_main else f'.{source.container}'}.log"
 
 
