@@ -38,6 +38,7 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     StreamSlots,
 )
 from airflow_provider_gangjobs.tracking.logs.rank_stream import PARTS_PER_TURN
+from gangjobs_sandbox.resources import PODS
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
@@ -422,6 +423,93 @@ async def test_log_that_exceeds_the_memory_has_its_end_and_the_counts_of_what_is
     assert left_out + len(lines.of_rank) == 20_000
     assert lines.of_rank[-1].split() == ["line", "19999"]
     assert 2**16 < sum(map(len, lines.of_rank)) < 2**18
+
+
+class StuckOutput(ListOutput):
+    """An output that takes no line for some seconds."""
+
+    async def wait_until_free(self) -> None:
+        await asyncio.sleep(7)
+
+
+@in_virtual_time
+async def test_long_lines_that_are_written_too_late_have_their_end_and_the_counts_of_what_is_left_out(plane):
+    ref, pod = await running(plane)
+    plane.write(pod, "".join(f"{number} {'x' * 40_000}\n" for number in range(4)))
+    plane.finish("train", 1, exit_code=1)
+    await asyncio.sleep(plane.stop_s + 5)
+    lines: list[str] = []
+    made = GangStreams(stored_positions(plane, ref), RANK_0, output=StuckOutput(lines), mask=str)
+    made.observe([view(PodView, one) for one in plane.pods(ref.name)])
+    streaming = asyncio.create_task(made.run())
+    await made.finish(5.0)
+    streaming.cancel()
+    (note,) = [line for line in lines if "left out here" in line]
+    left_out = int(note.partition("left out here: ")[2].partition(" lines")[0])
+    assert left_out + len(said(lines)) == 4
+    assert said(lines)[-1].startswith("3 ")
+
+
+@in_virtual_time
+async def test_log_that_was_read_to_its_end_is_not_read_again_when_its_pod_is_deleted(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    plane.arm("status", method="PATCH", path=f"/{pod}", code=503, times=None)  # the pod stays held
+    waiting = wait(plane, ref, lines)
+    plane.write(pod, "step\n")
+    plane.finish("train", 0)
+    await asyncio.sleep(10)
+    plane.registry.delete(PODS, pod, ref.namespace)
+    del plane.logs[pod]
+    await asyncio.sleep(10)
+    plane.faults.remove()
+    plane.finish("train", 1)
+    event = await waiting
+    assert lines.of_rank == ["step"]
+    assert [line for line in lines.all if "not streamed" in line] == []
+    assert event.whole_logs == (f"{pod}/main",)
+
+
+@in_virtual_time
+async def test_deletion_that_is_seen_twice_at_once_ends_the_wait_for_a_slot(plane):
+    ref, pod = await running(plane)
+    loop_local(StreamLimits).slots = StreamSlots(0)
+    lines: list[str] = []
+    made = streams(plane, ref, lines, "c")
+    streaming = asyncio.create_task(made.run())
+    plane.write(pod, "step\n")
+    await asyncio.sleep(1)
+    deleted = copy.deepcopy(plane.pod(ref.name, 0))
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for _ in range(2):
+        made.observe([view(PodView, deleted)])
+        await asyncio.sleep(0)
+    await asyncio.sleep(1)
+    streaming.cancel()
+    assert said(lines) == ["step"]
+
+
+class FailingLines(Lines):
+    """A logger that fails at the lines of ranks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("[rank"):
+            raise OSError("broken pipe")
+        super().emit(record)
+
+
+@in_virtual_time
+async def test_streams_that_have_failed_do_not_end_the_wait_when_a_rank_has_a_new_pod(plane):
+    ref, pod = await running(plane)
+    lines = FailingLines()
+    waiting = wait(plane, ref, lines)
+    plane.write(pod, "step\n")
+    await plane.until(lambda: any("are not streamed any more" in line for line in lines.all))
+    for is_suspended in (True, False):  # as Kueue does
+        await patch_uid(plane.client, JOBS, ref.name, ref.namespace, ref.uid, {"spec": {"suspend": is_suspended}})
+        await plane.until(lambda ranks=0 if is_suspended else 2: plane.running_ranks() == ranks)
+    plane.finish_all()
+    assert (await waiting).status is Status.SUCCEEDED
 
 
 # -- other processes ---------------------------------------------------------------------------------------

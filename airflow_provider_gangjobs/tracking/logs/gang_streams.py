@@ -173,6 +173,7 @@ class GangStreams:
         self._last_streams: dict[str, LogStream] = {}
         """The streams that read the logs of these pods, by uid."""
         self._tasks: asyncio.TaskGroup | None = None
+        self._have_ended = False
         self._has_tasks = asyncio.Event()
         self._store = store
         self._output = output
@@ -238,6 +239,7 @@ class GangStreams:
                     await self._save(save_in_s)
         finally:
             limits.gangs -= 1
+            self._have_ended = True
 
     async def save(self) -> None:
         """Save the positions of the streams, which have ended.
@@ -319,6 +321,8 @@ class GangStreams:
 
     def observe(self, pods: Sequence[PodView]) -> None:
         """Stream the logs of ranks that have started, and read the logs of the pods that are being deleted."""
+        if self._have_ended:
+            return
         self._ended |= {pod.metadata.uid for pod in pods if has_ended(pod)}
         for pod in pods:
             rank = rank_of(pod)
@@ -351,7 +355,7 @@ class GangStreams:
         stream = self._last_streams.get(uid)
         if stream is None:
             stream = self._streams.get(source.key)
-            if stream is None or stream.has_read.is_set():
+            if stream is None or (stream.has_read.is_set() and not stream.is_at_end):
                 stream = self._new_stream(source, pod, bytes_max=0)
                 self._tasks.create_task(stream.run())
             self._last_streams[uid] = stream

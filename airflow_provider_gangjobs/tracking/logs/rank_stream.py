@@ -167,6 +167,7 @@ class LogStream:
         self._has_container_ended |= has_container_ended(pod, self._source.container)
         if self._slot_wait is not None:
             self._slot_wait.reschedule(asyncio.get_running_loop().time())
+            self._slot_wait = None  # a timeout that has passed cannot be rescheduled
         self._has_changed.set()
 
     def give_up(self, *, bytes_max: int) -> None:
@@ -332,12 +333,16 @@ class LogStream:
         self._limits.ahead_bytes += size
 
     def _leave_out(self, bytes_max: int) -> None:
-        while self._turns_bytes > bytes_max and len(self._turns) > 1:
-            turn = self._turns.popleft()
+        """Leave out the oldest lines, but never the last turn."""
+        while self._turns_bytes > bytes_max:
+            turn = self._turns[0]
             if isinstance(turn, _Turn):
+                if turn.size == self._turns_bytes:
+                    return
                 self._count(-turn.size)
                 self._omitted_bytes += turn.size
                 self._omitted_lines += sum(part.ends for part in turn.parts)
+            self._turns.popleft()
 
     # -- writing ---------------------------------------------------------------------------------------------
 
