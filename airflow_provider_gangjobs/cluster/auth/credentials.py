@@ -530,7 +530,8 @@ class Credentials:
         """
         if self._access is not refused and self._access is not None:
             return self._access
-        if self._loading is None:
+        is_first = self._loading is None
+        if is_first:
             if self._clock.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
                 return refused
             self._forced_at = self._clock.monotonic()
@@ -539,7 +540,8 @@ class Credentials:
         except InvalidConnection as error:
             self._log_failure(error)
             return refused
-        log_fields(log, logging.DEBUG, "credentials renewed after a 401", connection=self._conn_id)
+        if is_first:
+            log_fields(log, logging.DEBUG, "credentials renewed after a 401", connection=self._conn_id)
         return renewed
 
     def _is_due(self) -> bool:
