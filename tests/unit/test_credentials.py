@@ -113,6 +113,7 @@ def test_pod_uses_its_service_account(pod: Path, given_extras: dict[str, Any]) -
     [
         ("token", None, InvalidConnection, "token cannot be read: No such file.*automountServiceAccountToken"),
         ("token", "", CredentialsFailed, "token is empty"),
+        ("token", "open\nsesame", CredentialsFailed, "the token contains a character that a header cannot contain"),
         ("ca.crt", None, InvalidConnection, "ca.crt cannot be read"),
         ("ca.crt", "", InvalidConnection, "ca.crt is empty"),
     ],

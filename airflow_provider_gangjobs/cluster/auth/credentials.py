@@ -367,7 +367,7 @@ def load_service_account(directory: Path = DIRECTORY, *, verify: bool = True) ->
         raise _unusable(f"the file {directory / 'ca.crt'} is empty", "Check the ConfigMap kube-root-ca.crt.")
     return Access(
         base_url=base_url,
-        authorization=f"Bearer {token.decode('ascii', 'replace')}",
+        authorization=_bearer(token.decode("ascii", "replace")),
         tls=TlsConfig(ca=authority, verify=verify),
         proxy=environment_proxy(base_url),
         renew_in_s=TOKEN_FILE_PERIOD_S,
