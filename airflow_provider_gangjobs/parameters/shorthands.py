@@ -227,9 +227,9 @@ def _launch_torchrun(spec: dict[str, Any]) -> None:
         name, what = ("rendezvous", "is False") if words else ("command", "is missing")
         remedy = "torchrun needs a program and, with several ranks, the rendezvous"
         raise InvalidGangSpec((Problem(name, f'{what} with launch="torchrun"', remedy),))
-    if words[0] in PYTHONS:
-        del words[0]
-    is_python = words[:1] == ["-m"] or (bool(words) and str(words[0]).endswith(".py"))
+    is_python = words[0] == "-m" or str(words[0]).endswith(".py")
+    if words[0] in PYTHONS and words[1:] and (words[1] == "-m" or not str(words[1]).startswith("-")):
+        is_python = bool(words.pop(0))  # torchrun itself starts Python, without other options
     spec["command"] = ["torchrun", *([] if is_python else ["--no-python"]), *words]
     spec["args"] = None
     add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources") or _resources_of(spec.get("manifest"))) or 1)})

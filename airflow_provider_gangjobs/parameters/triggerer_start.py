@@ -60,6 +60,7 @@ _OF_DAG: Final = ("user_defined_macros", "user_defined_filters", "jinja_environm
 """Settings of a DAG that change what its templates mean, and that no serialized DAG has."""
 _COMMON: Final = ("do_xcom_push", "execution_timeout", "render_template_as_native_obj")
 """The parameters of Airflow's own operator that the start of a gang needs."""
+_OF_WORKER: Final = ("pre_execute", "on_execute_callback", "run_as_user", "map_index_template")
 _STORAGES: Final = ("log_storage", "result_storage")
 _DEFAULT_POOL: Final = "default_pool"
 
@@ -80,9 +81,8 @@ class StartPlace(Struct, frozen=True, kw_only=True):
     pool: str = _DEFAULT_POOL
     limits: tuple[int | None, ...] = ()
     """`max_active_tis_per_dag` and `max_active_tis_per_dagrun` of the task."""
-    has_pre_execute: bool = False
-    has_on_execute_callback: bool = False
-    run_as_user: str | None = None
+    of_worker: tuple[str, ...] = ()
+    """The parameters of Airflow's own operator that were given, and that only a worker reads."""
     source_size: int = 0
     """The size of the source of a decorated function, which the trigger is given, too."""
 
@@ -125,9 +125,7 @@ def _require_place(place: StartPlace) -> None:
         "the triggerer ignores max_active_tis_per_dag and max_active_tis_per_dagrun": any(
             limit is not None for limit in place.limits
         ),
-        "only a worker calls pre_execute": place.has_pre_execute,
-        "only a worker calls on_execute_callback": place.has_on_execute_callback,
-        "only a worker changes its user as run_as_user says": place.run_as_user,
+        f"only a worker reads {', '.join(place.of_worker)}": place.of_worker,
         **{f"only a worker knows {name} of the DAG": getattr(place.dag, name, None) for name in _OF_DAG},
     }
     for reason, applies in reasons.items():
@@ -220,9 +218,7 @@ def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSour
         dag=dag,
         pool=given.get("pool") or _DEFAULT_POOL,
         limits=(given.get("max_active_tis_per_dag"), given.get("max_active_tis_per_dagrun")),
-        has_pre_execute=given.get("pre_execute") is not None,
-        has_on_execute_callback=bool(given.get("on_execute_callback")),
-        run_as_user=given.get("run_as_user"),
+        of_worker=tuple(name for name in _OF_WORKER if given.get(name)),
         source_size=0 if source is None else len(source.text),
     )
 

@@ -41,6 +41,9 @@ def spec_of(**parameters: Any) -> Any:
         (["train.py", "--epochs", "3"], ["torchrun", "train.py", "--epochs", "3"]),
         (["python", "train.py"], ["torchrun", "train.py"]),
         (["python3", "-m", "train"], ["torchrun", "-m", "train"]),
+        (["python", "train"], ["torchrun", "train"]),
+        (["python", "-u", "train.py"], ["torchrun", "--no-python", "python", "-u", "train.py"]),
+        (["python"], ["torchrun", "--no-python", "python"]),
         (["./train", "--fast"], ["torchrun", "--no-python", "./train", "--fast"]),
     ],
 )

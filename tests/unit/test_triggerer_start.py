@@ -45,9 +45,7 @@ class OwnOperator(GangJobOperator):
         ({}, {"is_deferrable": False}, "deferrable is false"),
         ({}, {"pool": "gpus"}, "no slot of pool gpus"),
         ({}, {"limits": (None, 4)}, "ignores max_active_tis_per_dag"),
-        ({}, {"has_pre_execute": True}, "pre_execute"),
-        ({}, {"has_on_execute_callback": True}, "on_execute_callback"),
-        ({}, {"run_as_user": "me"}, "run_as_user"),
+        ({}, {"of_worker": ("pre_execute", "run_as_user")}, "only a worker reads pre_execute, run_as_user"),
         ({}, {"dag": SimpleNamespace(user_defined_macros={"a": 1})}, "user_defined_macros"),
         ({"result_storage": "s3://b"}, {}, "checks result_storage"),
         ({"manifest": "job.yaml"}, {}, "manifest names a file"),
@@ -142,10 +140,16 @@ def test_task_in_a_worker_is_not_deferred_by_the_scheduler() -> None:
         OwnOperator(task_id="own", image="i", start_from_trigger=True)
         GangJobOperator(task_id="worker", image="i", start_from_trigger=True, deferrable=False)
         GangJobOperator(task_id="zero", image="i", start_from_trigger=True, deferrable=0)  # type: ignore[arg-type]
+        GangJobOperator(task_id="calls", image="i", start_from_trigger=True, on_execute_callback=print)
+        GangJobOperator(task_id="before", image="i", start_from_trigger=True, pre_execute=print)
+        named = GangJobOperator.partial(
+            task_id="named", image="i", start_from_trigger=True, map_index_template="{{ x }}"
+        )
+        named.expand(args=[["a"], ["b"]])
 
     found = serialized(dag).task_dict
 
-    names = ("off", "own", "worker", "zero")
+    names = ("off", "own", "worker", "zero", "calls", "before", "named")
     assert [found[name].start_from_trigger for name in names] == [False] * len(names)
     assert {found[name].start_trigger_args for name in names} == {None}
 
