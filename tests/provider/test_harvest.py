@@ -157,6 +157,28 @@ async def test_one_pod_that_fails_does_not_stop_the_others(gang):
     assert [pod["metadata"]["name"] for pod in plane.held()] == ["train-1"]
 
 
+@pytest.mark.parametrize("is_draining", [True, False])
+@in_virtual_time
+async def test_deleted_pod_that_cannot_be_released_does_not_stop_the_others(gang, is_draining):
+    plane = gang.plane
+    gang.pod(0)
+    plane.registry.delete(PODS, "train-0", NAMESPACE)
+    plane.arm("status", method="PATCH", path="/pods/train-0", code=403, times=None)
+    harvester = gang.harvester()
+    await gang.enqueue_all(harvester)
+    running = asyncio.create_task(harvester.run())
+    await asyncio.sleep(5)
+    gang.pod(1, phase="Failed")
+    await gang.enqueue_all(harvester)
+    if is_draining:
+        assert isinstance(await harvester.drain(), Forbidden)
+    await plane.until(lambda: [pod["metadata"]["name"] for pod in plane.held()] == ["train-0"])
+    assert [one.rank for one in await read_outcomes(plane.client, gang.ref)] == [0, 1]
+    plane.faults.remove()
+    await plane.until(lambda: not plane.held())
+    running.cancel()
+
+
 @in_virtual_time
 async def test_batches_have_a_limit_and_begin_with_terminating_pods(gang):
     plane = gang.plane

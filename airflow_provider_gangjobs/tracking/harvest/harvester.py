@@ -16,7 +16,7 @@ The schedule is pure: it reads no clock and keeps three points in time. Each rel
 server, beside six for each pod, and nobody waits for it unless the pod is being deleted. So releases come last. While
 pods end, a harvester releases a few pods at a time and adapts to the response time of the API server. When no pod has
 ended for a moment, or when a drain is requested, it releases the rest at full speed. Pods that are being deleted come
-first in the queue. A pod is in the queue once at most.
+first in the queue, and last if one of them could not be released. A pod is in the queue once at most.
 
 The lines about a harvest are written when it fails, when it works again, and when many pods are held, and none for a
 single pod or retry. The trigger writes these lines, so they are in the log of the gang's task, where a user looks for
@@ -100,6 +100,8 @@ class HarvestSchedule:
     _quiet_at: float = 0.0
     _record_at: float = 0.0
     _slow_release_at: float = 0.0
+    others_first: bool = False
+    """Pods that are being deleted could not be released, so everything else that is due comes before the next try."""
 
     def note_ended_pods(self, now: float) -> None:
         """Set the time from which pods are released at full speed. Pods have ended: others probably end soon."""
@@ -124,7 +126,8 @@ class HarvestSchedule:
 
         :param is_draining: Somebody waits for the backlog to be empty, so there are no pauses.
         """
-        if backlog.terminating:
+        self.others_first = self.others_first and backlog.terminating > 0
+        if backlog.terminating and not self.others_first:
             return Action.RELEASE_TERMINATING, 0.0
         if backlog.unrecorded and (is_draining or now >= self._record_at):
             return Action.RECORD, 0.0
@@ -132,6 +135,8 @@ class HarvestSchedule:
             return Action.RELEASE_ALL, 0.0
         if backlog.releasable and now >= self._slow_release_at:
             return Action.RELEASE_SLOWLY, 0.0
+        if backlog.terminating:
+            return Action.RELEASE_TERMINATING, 0.0
         times = [self._record_at] * bool(backlog.unrecorded)
         times += [self._quiet_at, self._slow_release_at] * bool(backlog.releasable)
         return Action.WAIT, min(times) - now if times else None
@@ -142,7 +147,8 @@ class HarvestSchedule:
         A drain does not cut the release short for every pod that ends meanwhile, so the ledger is still written in
         large parts.
         """
-        if backlog.terminating or (backlog.unrecorded and now >= self._record_at):
+        is_urgent = backlog.terminating and not self.others_first
+        if is_urgent or (backlog.unrecorded and now >= self._record_at):
             return False
         return self._may_release_all(now, backlog, is_draining=is_draining)
 
@@ -499,10 +505,13 @@ class Harvester:
             self._schedule.note_record(now, self._recorded_pods)
         elif action is Action.RELEASE_SLOWLY:
             self._schedule.note_slow_release(now, now - began)
+        if error is not None or action is Action.RELEASE_TERMINATING:
+            self._schedule.others_first = error is not None and action is Action.RELEASE_TERMINATING
         self._log.backlog(self.backlog)
         if error is None:
-            self._backoff.reset()
-            self._log.succeeded(now, backlog=self.backlog)
+            if not self._schedule.others_first:
+                self._backoff.reset()
+                self._log.succeeded(now, backlog=self.backlog)
         else:
             self._totals.failures += 1
             self._log.failed(error, now, is_storing=action is Action.RECORD, backlog=self.backlog)
