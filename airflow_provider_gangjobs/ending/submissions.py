@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
@@ -56,8 +56,7 @@ from airflow_provider_gangjobs.gang.state.halt import (
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, start_role
-from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, list_pods, start_role
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
 
 if TYPE_CHECKING:
@@ -123,7 +122,8 @@ async def _halt_and_release(client: Client, requests: RetryingRequests, gang: St
     backoff = requests.backoff()
     while True:
         await release_pods(client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
-        pods = [view(PodView, pod) for pod in await requests.list(PODS, gang_selector(ref.name))]
+        # A Job of the same name that was deleted may have left pods: they are not those of this submission.
+        pods = await requests.retry(partial(list_pods, client, ref))
         if not any(is_held(pod) or (is_unfinished and not is_terminal(pod)) for pod in pods):
             return
         if requests.clock.monotonic() >= deadline:

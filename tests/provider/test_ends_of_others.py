@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.submission.submission import Submission
 
+LABEL_UID = "batch.kubernetes.io/controller-uid"
 KEY = TaskKey("etl", "manual__1", "train")
 WITHIN_S = 120.0
 
@@ -52,3 +54,20 @@ async def test_follower_of_a_gang_that_somebody_ends_returns(end: Any, statuses:
 
         assert event.status in statuses
         await plane.until(lambda: not plane.held(gang.ref.name), within_s=WITHIN_S)
+
+
+@in_virtual_time
+async def test_submission_is_deleted_although_a_deleted_job_of_its_name_has_left_held_pods():
+    async with VirtualControlPlane.running() as plane:
+        gangs, spec = GangService(plane.client), GangSpec(image="i", command=["train"], workers=2)
+        first = await gangs.submit(spec, submission_id="nightly")
+        await plane.until(lambda: plane.running_ranks(first.ref.name) == 2)
+        plane.delete_job(first.ref.name)
+        await asyncio.sleep(60)  # its pods end
+        second = await gangs.submit(spec, submission_id="nightly")
+        assert second.ref.name == first.ref.name
+
+        await gangs.delete_submission("nightly", job=True)
+
+        assert plane.job(second.ref.name) is None
+        assert {pod["metadata"]["labels"][LABEL_UID] for pod in plane.held(first.ref.name)} == {first.ref.uid}
