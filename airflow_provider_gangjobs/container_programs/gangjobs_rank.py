@@ -540,7 +540,8 @@ def prepare(environ: Mapping[str, str]) -> str:
             probe = os.path.join(folder, name)
             with open(probe, "w"):
                 pass
-            os.remove(probe)
+            with suppress(FileNotFoundError):  # pods in the network of one node have the same host name
+                os.remove(probe)
     except OSError as error:
         return (
             f"The checkpoints cannot be written to {folder}: {error.strerror} for user {os.geteuid()}. Give a volume"
@@ -554,7 +555,8 @@ def prepare(environ: Mapping[str, str]) -> str:
         return ""  # the program may have a library of its own
     try:
         _write_object(file_system, root + "/" + name, b"\n")
-        file_system.rm_file(root + "/" + name)
+        with suppress(FileNotFoundError):
+            file_system.rm_file(root + "/" + name)
     except Exception as error:
         return f"The checkpoints cannot be written to {url}: {type(error).__name__}: {error}"
     return ""

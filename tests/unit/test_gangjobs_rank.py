@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -337,6 +338,18 @@ def test_place_that_can_be_written_exists_when_the_program_starts(tmp_path: Path
 
     assert call("prepare", **{variable: place}).returncode == 0
     assert list(folder.iterdir()) == []
+
+
+def test_ranks_of_one_host_name_may_test_the_place_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = os.remove
+
+    def remove_after_another_rank(path: str) -> None:
+        remove(path)
+        remove(path)
+
+    monkeypatch.setattr(os, "remove", remove_after_another_rank)
+    environ = {"GANG_CHECKPOINT_DIR": str(tmp_path), "HOSTNAME": "node-0"}
+    assert gangjobs_rank.prepare(environ) == ""
 
 
 @pytest.mark.parametrize("variable", ["GANG_CHECKPOINT_DIR", "GANG_CHECKPOINT_URL"])
