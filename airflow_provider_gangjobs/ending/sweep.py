@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
+from airflow_provider_gangjobs.ending.delete_gang import delete_job_if, release_deleted
 from airflow_provider_gangjobs.ending.leases import followed_by, read_leases
-from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
+from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
@@ -129,10 +129,10 @@ async def _do(client: Client, gang: SweptGang, follow: Callable[[GangRef], Await
     def is_still_so(stored: StoredGang) -> bool:
         return stored.claim == job.claim and decide_sweep(stored, gang.facts).action is action
 
-    if not (await delete_job_if(RetryingRequests(client, job.ref.namespace), job.ref, is_still_so)).deleted:
-        return False
-    await drain_pods(client, job.ref, roles=job.role_names)
-    return True
+    deletion = await delete_job_if(RetryingRequests(client, job.ref.namespace), job.ref, is_still_so)
+    if deletion.deleted is not None:
+        await release_deleted(client, job.ref, deletion)
+    return deletion.deleted is not None
 
 
 async def _mark_delivered(client: Client, job: StoredGang) -> bool:

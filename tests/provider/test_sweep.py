@@ -308,6 +308,7 @@ async def test_delivered_gang_whose_deletion_failed_is_deleted(cluster):
     sweeper = Sweeper(cluster)
     assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], [SweepAction.DELETE_DELIVERED]]
     assert (cluster.jobs(), sweeper.asked) == ([], 0)
+    assert cluster.time.now == GRACE_S, "no pod of a gang that has ended is waited for"
 
 
 async def succeeded(cluster: SubmissionCluster) -> GangRef:
