@@ -220,6 +220,18 @@ def task_name(task: TaskKey) -> str:
     return f"{task.dag_id}.{task.task_id} in {task.run_id}"
 
 
+def has_reported(task_instance: Any) -> bool:
+    """Return whether this process has told Airflow how the try has ended, or that the task is deferred.
+
+    Airflow sends SIGTERM to such a process, too: if its callbacks and listeners take longer than `[core]
+    task_success_overtime`, and if its worker is shut down. Then nobody has killed the task, and its trigger or its next
+    try goes on with the gang.
+
+    :param task_instance: The task instance of the context, which has no state before (`task_runner.run` of the SDK).
+    """
+    return getattr(task_instance, "state", None) is not None
+
+
 def is_running_try(task_instance: Any, log: Logger) -> bool | None:
     """Return whether exactly this try runs. `None` if Airflow could not be asked. Never raises. Blocks.
 

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import (
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, replaced_methods
 from airflow_provider_gangjobs.airflow_api.task_state import (
+    has_reported,
     is_of_earlier_try,
     is_running_try,
     reason_to_start_in_worker,
@@ -481,9 +482,10 @@ class GangJobOperator(GangParameters):
     def on_kill(self) -> None:
         """Delete the live gang of this try, unless `on_kill` is `keep`. Airflow allows five seconds.
 
-        A gang that has ended is kept with its results, and so is a gang that another try has adopted.
+        A gang that has ended is kept with its results, and so is a gang that another try has adopted, and the gang of a
+        try whose end or deferral Airflow knows already (`has_reported`).
         """
-        if self._try is not None and self.kill_policy is OnKill.DELETE:
+        if self._try is not None and self.kill_policy is OnKill.DELETE and not has_reported(self._try.ti):
             self._try.gangs.kill(why="the task was killed")
 
     @property

@@ -48,6 +48,21 @@ def test_kill_leaves_a_gang_that_another_try_has_taken(task: TaskMaker) -> None:
     assert len(train.jobs) == 1
 
 
+@pytest.mark.parametrize("state", ["deferred", "up_for_retry", "failed", "success"])
+def test_signal_after_the_report_of_the_try_is_no_kill(task: TaskMaker, state: str) -> None:
+    """Airflow ends a process whose callbacks take too long, or whose worker is shut down, by the same signal."""
+    train = task(ENDLESS, deferrable=True)
+    operator, context = train.operator(), train.next_try()
+    with pytest.raises(TaskDeferred):
+        operator.execute(context)
+    context["ti"].state = state  # as `task_runner.run` of the Task SDK does after its report
+
+    operator.on_kill()
+
+    assert len(train.jobs) == 1
+    assert "deletionTimestamp" not in train.jobs[0]["metadata"]
+
+
 def test_kill_leaves_a_gang_that_has_succeeded(task: TaskMaker) -> None:
     """The next try delivers its results."""
     train = task(WRITE_RANK, deferrable=True)
