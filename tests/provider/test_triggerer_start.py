@@ -8,7 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from airflow.executors.workloads.task import TaskInstanceDTO
@@ -18,6 +18,7 @@ from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_gangjobs.airflow_api.task_state import reason_to_start_in_worker
+from airflow_provider_gangjobs.attempt.task_gangs import ENDED
 from airflow_provider_gangjobs.attempt.triggerer import gang_start
 from airflow_provider_gangjobs.attempt.triggerer.gang_start import STARTS_PER_CONNECTION_MAX
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
@@ -177,6 +178,42 @@ async def test_task_that_ends_with_the_submission_is_not_followed(connection: st
     event = GangEvent.from_payload(await Deferred(connection, "sleep 600", wait_until="submitted").event())
 
     assert event.status is Status.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("state", "wait_until", "is_ended"),
+    [
+        ("running", "ended", False),
+        ("scheduled", "ended", False),
+        ("success", "submitted", False),
+        ("success", "ended", True),
+        ("failed", "submitted", True),
+    ],
+)
+async def test_late_start_ends_the_gang_only_of_a_task_that_has_ended(
+    connection: str,
+    embedded: SandboxThread,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    wait_until: str,
+    is_ended: bool,
+) -> None:
+    """A worker of the same try may go on with the gang: the try keeps its id when a worker resumes it."""
+    states = ["deferred"]
+
+    async def read_state(*_: Any) -> str:
+        return states[-1]
+
+    monkeypatch.setattr(gang_start, "read_task_state", read_state)
+    task = Deferred(connection, "sleep 600", wait_until="submitted")
+    task.id = UUID(int=task.id.int - (3_600_000 << 80))  # the try was created an hour ago
+    assert (await task.event())["status"] == "running"
+    states.append(state)
+    task.stored = Deferred(connection, "sleep 600", wait_until=wait_until).stored
+
+    assert reason_to_start_in_worker(await task.event()) == ENDED
+    live = [job for job in task.jobs(embedded) if "deletionTimestamp" not in job["metadata"]]
+    assert len(live) == (0 if is_ended else 1)
 
 
 async def test_gangs_of_one_connection_start_in_turns(connection: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,9 +154,7 @@ class GangStart:
             return None
         try:
             async with loop_local(KillLimits).kills, asyncio.timeout(KILL_TIMEOUT_S):
-                state = await read_task_state(self.ti, log)
-                if not is_kill(state, outlives_task=not rendered.task.ends_with_gang):
-                    log.info("The task was not killed (its state is %s), so its gang stays", state)
+                if not await self._is_killed_task(rendered):
                     return None
                 async with shared_service(gangs.config) as service:
                     await self._end(service, gangs, "the task was killed")
@@ -217,7 +215,7 @@ class GangStart:
         """Submit the gang as a worker does.
 
         Raises:
-            UnconfirmedTry: the try may not want its gang any more. A gang of a try that has ended is deleted.
+            UnconfirmedTry: the try may not want its gang any more. The gang of a task that has ended is deleted.
         """
         guard = StartGuard(self._is_deferred, started=_created_at(gangs.claim))
         rule = TaskRule(Reattach(rendered.task.reattach), return_own_failed=True)
@@ -231,7 +229,8 @@ class GangStart:
         try:
             return await guard.submit(service, rendered.spec, request, self.log)
         except UnconfirmedTry as unconfirmed:
-            if unconfirmed.has_ended and rendered.task.kill_policy is OnKill.DELETE:
+            deletes = unconfirmed.has_ended and rendered.task.kill_policy is OnKill.DELETE
+            if deletes and await self._is_killed_task(rendered):  # or a worker of the same try goes on with the gang
                 await self._end(service, gangs, ENDED)
             raise
 
@@ -270,6 +269,13 @@ class GangStart:
             reason=why,
             on_ended=lambda ref: self.log.info("Gang %s is deleted: %s", ref, why),
         )
+
+    async def _is_killed_task(self, rendered: RenderedTask) -> bool:
+        state = await read_task_state(self.ti, self.log)
+        is_killed = is_kill(state, outlives_task=not rendered.task.ends_with_gang)
+        if not is_killed:
+            self.log.info("The task was not killed (its state is %s), so its gang stays", state)
+        return is_killed
 
     async def _is_deferred(self) -> bool | None:
         """Return whether the task is deferred, as it is while it waits for this trigger. `None` if that is unknown."""
