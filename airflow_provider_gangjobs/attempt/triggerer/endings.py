@@ -81,7 +81,7 @@ async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult
     :return: What was done. `None` if the gang was left alone, or if the result is unknown.
     """
     if not args.delete_on_kill:
-        log.info("The task was killed. Gang %s is kept, because on_kill is 'keep'", args.ref)
+        log.info("Gang %s is kept, whether or not its task was killed, because on_kill is 'keep'", args.ref)
         return None
     try:
         # All kills hold the shared client while they wait for their turn, so it is opened once.

@@ -150,7 +150,7 @@ class GangStart:
         if gangs is None or rendered is None:
             return None  # nothing was sent to the cluster
         if rendered.task.kill_policy is not OnKill.DELETE:
-            log.info("The task was killed. Its gang is kept, because on_kill is 'keep'")
+            log.info("The gang is kept, whether or not its task was killed, because on_kill is 'keep'")
             return None
         try:
             async with loop_local(KillLimits).kills, asyncio.timeout(KILL_TIMEOUT_S):
