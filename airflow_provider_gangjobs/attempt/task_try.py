@@ -144,9 +144,9 @@ class TaskTry:
         return live[0] if live is not None and len(live) == 1 else None
 
     def follow(self, gang: StoredGang) -> Any:
-        """Return the value of the task after the end of a gang whose trigger has failed."""
-        self.log.warning("The trigger failed. This worker waits for gang %s", gang.ref)
-        return self._finish(self._wait_here(self._args_of(gang)))
+        """Return the value of the task after the wait for a gang whose trigger has failed."""
+        self.log.warning("The trigger failed. This worker goes on with gang %s", gang.ref)
+        return self._finish(self._submitted(gang) or self._wait_here(self._args_of(gang)))
 
     def end_late_gang(self) -> DeadlineExceeded:
         """End the gang, because the `execution_timeout` of the task has passed, and return the error of the task."""
@@ -219,15 +219,21 @@ class TaskTry:
     def _wait(self, submission: Submission) -> GangEvent:
         """Defer the task, or wait in this worker and return the event of the gang's end."""
         self._push_xcom(XCOM_GANG, asdict(submission.ref))
-        if self.task.wait_until is WaitUntil.SUBMITTED:
-            from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-            from airflow_provider_gangjobs.gang.state.phase import Phase
-
-            return build_event(submission.ref, Status.RUNNING, Phase.SUBMITTED)
+        if (event := self._submitted(submission)) is not None:
+            return event
         args = self._args_of(submission)
         if self.task.deferrable:
             self._defer(args)
         return self._wait_here(args)
+
+    def _submitted(self, gang: Submission | StoredGang) -> GangEvent | None:
+        """Return the event of a task that ends with the submission of its gang; `None` for a task that waits longer."""
+        if self.task.wait_until is not WaitUntil.SUBMITTED:
+            return None
+        from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+        from airflow_provider_gangjobs.gang.state.phase import Phase
+
+        return build_event(gang.ref, Status.RUNNING, Phase.SUBMITTED)
 
     def _wait_here(self, args: TriggerArgs) -> GangEvent:
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker

@@ -402,6 +402,14 @@ def test_gang_is_not_left_without_a_trigger_if_its_xcom_cannot_be_pushed(task: T
     assert train.operator().execute_complete(context, run_trigger(left)) == {"rank": 0}
 
 
+def test_task_that_ends_with_the_submission_does_not_wait_after_a_broken_trigger(task: TaskMaker) -> None:
+    train = task(ENDLESS, wait_until="submitted", deferrable=True)
+    context = train.next_try()
+    gang = train.operator().execute(context)
+
+    assert train.operator().resume_execution("__fail__", {"error": "Trigger failure"}, context) == gang
+
+
 def test_broken_trigger_fails_the_try_if_its_gang_cannot_be_found(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True)
     train.defer()
