@@ -227,9 +227,10 @@ def has_reported(task_instance: Any) -> bool:
     task_success_overtime`, and if its worker is shut down. Then nobody has killed the task, and its trigger or its next
     try goes on with the gang.
 
-    :param task_instance: The task instance of the context, which has no state before (`task_runner.run` of the SDK).
+    :param task_instance: The task instance of the context, which is running before (`task_runner.parse` and `run` of the
+        Task SDK).
     """
-    return getattr(task_instance, "state", None) is not None
+    return getattr(task_instance, "state", None) not in (None, "running")
 
 
 def is_running_try(task_instance: Any, log: Logger) -> bool | None:

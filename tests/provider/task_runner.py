@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskInstanceState
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.attempt.task_gangs import StartGuard
@@ -103,6 +103,7 @@ class Task:
             try_number=self.tries,
             max_tries=self.max_tries if retries_left else self.tries - 1,
             start_date=datetime.now(UTC),
+            state=TaskInstanceState.RUNNING,  # as `task_runner.parse` of the Task SDK makes it
             xcom_push=self.xcoms.__setitem__,
             get_task_states=self.states,
         )
