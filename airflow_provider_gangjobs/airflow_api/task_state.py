@@ -227,8 +227,7 @@ def has_reported(task_instance: Any) -> bool:
     task_success_overtime`, and if its worker is shut down. Then nobody has killed the task, and its trigger or its next
     try goes on with the gang.
 
-    :param task_instance: The task instance of the context, which is running before (`task_runner.parse` and `run` of the
-        Task SDK).
+    :param task_instance: The task instance of the context, which is running before (`task_runner.parse` of the SDK).
     """
     return getattr(task_instance, "state", None) not in (None, "running")
 
