@@ -84,22 +84,23 @@ async def read_connection(conn_id: str, *, must_exist: bool = False) -> ClusterC
 
 @dataclass
 class SharedClients:
-    """The clients of one event loop."""
+    """The clients of one event loop. Connections with the same cluster, credentials and defaults share a client."""
 
     read_config: Callable[..., Awaitable[ClusterConfig]] = read_connection
     """Takes the arguments of `read_connection`."""
     clock: Callable[[], float] = time.monotonic
-    _clients: dict[str, _CachedClient] = field(default_factory=dict, init=False)
+    _clients: dict[tuple[str | None, ...], _CachedClient] = field(default_factory=dict, init=False)
 
     @asynccontextmanager
     async def service(self, conn_id: str, *, must_exist: bool = False) -> AsyncIterator[GangService]:
         """Lend the use cases of the cluster of a connection for the duration of the block."""
         config = await self.read_config(conn_id, must_exist=must_exist)
         await self._close_idle()
-        client = self._clients.get(config.key)
+        # The service takes the namespace, the scheduler and the queue of its gangs from the configuration.
+        key = (config.key, config.namespace, config.gang_scheduler, config.queue_name, config.queue_priority)
+        client = self._clients.get(key)
         if client is None:
-            client = _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
-            self._clients[config.key] = client
+            client = self._clients[key] = _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
         client.users += 1
         try:
             yield client.service

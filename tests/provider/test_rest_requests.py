@@ -118,6 +118,23 @@ async def test_each_further_namespace_is_named(
     problem(await replace(rest, namespace="other").get("a"), status)
 
 
+async def test_connections_of_one_cluster_have_their_own_namespaces(
+    rest: RestClient, cluster: SubmissionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"kube_config": cluster.client.config.kube_config, "namespace": "other"}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    allow(monkeypatch, read=f"{CONN}, other")
+    async with rest.application() as client:
+        for conn_id, namespace, status in (
+            (CONN, NAMESPACE, 200),
+            ("other", NAMESPACE, 403),
+            ("other", "other", 200),
+            (CONN, "other", 403),
+        ):
+            path = replace(rest, conn_id=conn_id, namespace=namespace).path("/submissions")
+            assert (await client.get(path)).status_code == status, path
+
+
 async def test_namespace_of_the_spec_is_that_of_the_address(
     rest: RestClient, cluster: SubmissionCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
