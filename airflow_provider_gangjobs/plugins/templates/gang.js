@@ -78,6 +78,7 @@
   const restoreFocus = (before) => {
     const address = before.getAttribute("href");
     const same = before.matches("summary") ? document.getElementById(before.parentElement.id)?.querySelector("summary")
+      : before.matches("button") ? main.querySelector(`[data-copies=${before.dataset.copies}]`)
       : [...main.querySelectorAll("a")].find((link) => link.getAttribute("href") === address && link.textContent === before.textContent);
     same?.focus({ preventScroll: true });
   };

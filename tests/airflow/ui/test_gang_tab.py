@@ -126,6 +126,20 @@ def test_command_is_copied_or_selected(tab: Callable[..., None], shared_runs: Sh
     assert browser.text("#command").startswith("kubectl -n ")
 
 
+def test_refresh_keeps_the_focus_on_the_button(
+    tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser
+) -> None:
+    shared_runs.run("waits").wait_for_task("gang", "deferred")
+    tab("waits")
+    wait_until("the command", lambda: browser.find("[data-copies=command]"))
+    first = browser.text(".foot time")
+    browser.run("document.querySelector('[data-copies=command]').focus()")
+
+    wait_until("a refresh", lambda: browser.text(".foot time") != first)
+
+    assert browser.run("return document.activeElement.dataset.copies") == "command"
+
+
 def test_output_of_a_rank_is_shown_as_text(tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser) -> None:
     assert shared_runs.run("fails").wait() == "failed"
 
