@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -107,11 +108,15 @@ def parse_xcom(value: Any) -> Any:
 
 
 def parse_end(value: Any) -> GangEvent | None:
-    """Return the event in an XCom `gang_end`; `None` if the value is no event that this version can read."""
+    """Return the event in an XCom `gang_end`; `None` if the value is no event that this version can read.
+
+    Times that are not in UTC are left out: the provider writes none, but anybody may have written the value.
+    """
     try:
-        return GangEvent.from_payload(value)
+        event = GangEvent.from_payload(value)
     except UnreadableEventError:
         return None
+    return replace(event, times={name: at for name, at in event.times.items() if at.utcoffset() == timedelta(0)})
 
 
 def parse_refusal(value: Any) -> str:

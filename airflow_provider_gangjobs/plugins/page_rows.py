@@ -124,8 +124,7 @@ def gang_of_end(key: TaskKey, event: GangEvent, at: datetime) -> PageGang | None
     phase = PHASE_OF_STATUS.get(event.status)
     if phase is None:
         return None
-    # Only somebody else can have written times that have no zone.
-    times = {name: when for name, when in event.times.items() if when.tzinfo is not None}
+    times = event.times
     ended = times.get("ended", at)
     row = GangRow(
         namespace=event.namespace,

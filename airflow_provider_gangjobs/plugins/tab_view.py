@@ -364,7 +364,7 @@ def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
     rows = [_row_of_end(rank, follows=number > 0 or not has_cause) for number, rank in enumerate(end.ranks)]
     ranks = end.counts.get("ranks", len(rows))
     first = Phase.QUEUED if end.queue or end.phase is Phase.QUEUED else Phase.SUBMITTED
-    times = [(_PHASES_OF_TIMES.get(name, first), at) for name, at in end.times.items() if at.tzinfo is not None]
+    times = [(_PHASES_OF_TIMES.get(name, first), at) for name, at in end.times.items()]
     details = {
         "Ranks": f"{ranks:,}" if ranks else "",
         "Requests": ", ".join(f"{n} {name}" for name, n in end.requests.items()),

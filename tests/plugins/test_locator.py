@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta, timezone
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate, parse_gang_ref, parse_refusal
+from airflow_provider_gangjobs.plugins.locator import (
+    TaskRecord,
+    locate,
+    mapped_rows,
+    parse_end,
+    parse_gang_ref,
+    parse_refusal,
+)
+from tests.unit.builders import at
 
 KEY = TaskKey("dag", "run", "task")
 REF = GangRef("team", "train-0", "0c5e7f3a-1111-2222-3333-444455556666")
@@ -89,6 +98,19 @@ def test_unreadable_end_event_is_ignored() -> None:
 
     assert locator is not None
     assert locator.end is None
+
+
+@pytest.mark.parametrize("zone", [None, timezone(timedelta(hours=5))])
+def test_time_of_a_forged_end_event_that_is_not_in_utc_is_ignored(zone: timezone | None) -> None:
+    end = build_event(REF, Status.FAILED, Phase.FAILED, times={"running": at(3), "ended": at(9).replace(tzinfo=zone)})
+    payload = end.to_payload()
+
+    (row,) = mapped_rows([4], {4: "failed"}, {4: payload})
+
+    assert row.ended is None
+    read = parse_end(payload)
+    assert read is not None
+    assert read.times == {"running": at(3)}
 
 
 @pytest.mark.parametrize(

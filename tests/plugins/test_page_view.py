@@ -291,14 +291,6 @@ def test_gang_whose_job_is_gone_is_shown_from_its_event() -> None:
     assert line.task_url == "../dags/etl/runs/run/tasks/train"
 
 
-def test_time_without_a_zone_in_a_forged_event_is_ignored() -> None:
-    forged = end("gone", times={"submitted": at(0).replace(tzinfo=None), "ended": at(80)})
-
-    (line,) = view_of([gang("a")], ends=[forged], phase="failed").lines
-
-    assert (line.submitted, line.ended) == (at(80), at(80))
-
-
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.ERROR])
 def test_event_that_names_no_end_is_no_end(status: Status) -> None:
     assert view_of([], ends=[end("runs", status=status)]).lines == ()
