@@ -139,9 +139,12 @@ class TaskTry:
         return self._finish(self._recover(event))
 
     def only_live_gang(self) -> StoredGang | None:
-        """Return the gang of this try that runs; `None` if there are none or several, or if that is unknown."""
+        """Return the live gang of this try; `None` if there are none or several, or if that is unknown.
+
+        A gang whose submission has stopped half-way would never run, and the next try completes it: it is left out.
+        """
         live = self.gangs.live()
-        return live[0] if live is not None and len(live) == 1 else None
+        return live[0] if live is not None and len(live) == 1 and live[0].is_submission_complete else None
 
     def follow(self, gang: StoredGang) -> Any:
         """Return the value of the task after the wait for a gang whose trigger has failed."""

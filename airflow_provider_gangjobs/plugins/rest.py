@@ -406,7 +406,7 @@ async def gang_of_task(
     dag_id: Annotated[str, Path()],
     run_id: Annotated[str, Path()],
     task_id: Annotated[str, Path()],
-    map_index: Annotated[int, Path(description="-1 for a task that is not mapped.")],
+    map_index: Annotated[int, Path(ge=-1, lt=2**31, description="-1 for a task that is not mapped.")],
     *,
     logs: LogsOf = Logs.NONE,
     rank: Annotated[

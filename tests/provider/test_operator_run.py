@@ -410,6 +410,24 @@ def test_task_that_ends_with_the_submission_does_not_wait_after_a_broken_trigger
     assert train.operator().resume_execution("__fail__", {"error": "Trigger failure"}, context) == gang
 
 
+@pytest.mark.parametrize("wait_until", ["submitted", "ended"])
+def test_gang_whose_submission_has_stopped_half_way_is_left_to_the_next_try(
+    task: TaskMaker, embedded: SandboxThread, wait_until: str
+) -> None:
+    train = task(ENDLESS, deferrable=True, wait_until=wait_until)
+    context = train.next_try()
+    if wait_until == "submitted":
+        train.operator().execute(context)
+    else:
+        train.defer(context)
+    (job,) = train.jobs
+    suspended = {"spec": {"suspend": True}}
+    embedded.call(lambda it: it.registry.patch(JOBS, job["metadata"]["name"], "default", suspended, PatchKind.MERGE))
+
+    with pytest.raises(TaskDeferralError):
+        train.operator().resume_execution("__fail__", {"error": "Trigger failure"}, context)
+
+
 def test_broken_trigger_fails_the_try_if_its_gang_cannot_be_found(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True)
     train.defer()
