@@ -88,7 +88,7 @@ def test_progress_is_a_line_for_people() -> None:
         b'gangjobs-supervisor {"event": "restart", "message": "a", "number": "1"}',
         b'gangjobs-supervisor {"event": "progress", "message": "a", "step": NaN}',
         b'gangjobs-supervisor {"event": "progress", "message": "a", "step": %d}' % 10**400,
-        b'gangjobs-supervisor {"event": "progress", "message": "a", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+        b'gangjobs-supervisor {"event": "progress", "message": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b"gangjobs-supervisor " + json.dumps({"event": "a", "message": "a" * 5000}).encode(),
     ],
 )
