@@ -103,6 +103,11 @@ class HarvestSchedule:
     others_first: bool = False
     """Pods that are being deleted could not be released, so everything else that is due comes before the next try."""
 
+    def note_result(self, action: Action, *, failed: bool) -> None:
+        """Let everything else come first after a failure to release pods that are being deleted, and only then."""
+        if failed or action is Action.RELEASE_TERMINATING:
+            self.others_first = failed and action is Action.RELEASE_TERMINATING
+
     def note_ended_pods(self, now: float) -> None:
         """Set the time from which pods are released at full speed. Pods have ended: others probably end soon."""
         self._quiet_at = now + QUIET_AFTER_S
@@ -505,8 +510,7 @@ class Harvester:
             self._schedule.note_record(now, self._recorded_pods)
         elif action is Action.RELEASE_SLOWLY:
             self._schedule.note_slow_release(now, now - began)
-        if error is not None or action is Action.RELEASE_TERMINATING:
-            self._schedule.others_first = error is not None and action is Action.RELEASE_TERMINATING
+        self._schedule.note_result(action, failed=error is not None)
         self._log.backlog(self.backlog)
         if error is None:
             if not self._schedule.others_first:
