@@ -394,18 +394,26 @@ async def test_pod_whose_log_is_not_answered_is_recorded_at_once_and_released_so
     await waiting
 
 
+async def lines_after_the_deletion(
+    plane: VirtualControlPlane, ref: GangRef, output: type[ListOutput], within_s: float
+) -> list[str]:
+    """Return the lines that this output takes in so many seconds, if a failure has deleted the pod of rank 0 before."""
+    plane.finish("train", 1, exit_code=1)
+    await asyncio.sleep(plane.stop_s + 5)
+    lines: list[str] = []
+    made = GangStreams(stored_positions(plane, ref), RANK_0, output=output(lines), mask=str)
+    made.observe([view(PodView, one) for one in plane.pods(ref.name)])
+    streaming = asyncio.create_task(made.run())
+    await made.finish(within_s)
+    streaming.cancel()
+    return lines
+
+
 @in_virtual_time
 async def test_lines_of_a_deleted_pod_are_written_also_if_airflow_takes_them_slowly(plane):
     ref, pod = await running(plane)
     plane.write(pod, "".join(f"line {number}\n" for number in range(20_000)))
-    plane.finish("train", 1, exit_code=1)
-    await asyncio.sleep(plane.stop_s + 5)
-    lines: list[str] = []
-    made = GangStreams(stored_positions(plane, ref), RANK_0, output=SlowOutput(lines), mask=str)
-    made.observe([view(PodView, one) for one in plane.pods(ref.name)])
-    streaming = asyncio.create_task(made.run())
-    await made.finish(FINISH_S)
-    streaming.cancel()
+    lines = await lines_after_the_deletion(plane, ref, SlowOutput, FINISH_S)
     assert said(lines) == [f"line {number}" for number in range(20_000)]
 
 
@@ -436,14 +444,7 @@ class StuckOutput(ListOutput):
 async def test_long_lines_that_are_written_too_late_have_their_end_and_the_counts_of_what_is_left_out(plane):
     ref, pod = await running(plane)
     plane.write(pod, "".join(f"{number} {'x' * 40_000}\n" for number in range(4)))
-    plane.finish("train", 1, exit_code=1)
-    await asyncio.sleep(plane.stop_s + 5)
-    lines: list[str] = []
-    made = GangStreams(stored_positions(plane, ref), RANK_0, output=StuckOutput(lines), mask=str)
-    made.observe([view(PodView, one) for one in plane.pods(ref.name)])
-    streaming = asyncio.create_task(made.run())
-    await made.finish(5.0)
-    streaming.cancel()
+    lines = await lines_after_the_deletion(plane, ref, StuckOutput, 5.0)
     (note,) = [line for line in lines if "left out here" in line]
     left_out = int(note.partition("left out here: ")[2].partition(" lines")[0])
     assert left_out + len(said(lines)) == 4

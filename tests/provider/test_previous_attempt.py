@@ -55,6 +55,14 @@ async def kill(attempts: Attempts, first: Submission) -> None:
     await kills.kill(attempts.gangs.client, first.ref, "ti-1")
 
 
+async def killed_on_a_dead_node(attempts: Attempts) -> Submission:
+    """Run a first attempt, and kill it. Its pods do not end, because their node is dead."""
+    first = await attempts.run("ti-1")
+    attempts.plane.dead_nodes.add("node-0")
+    await kill(attempts, first)
+    return first
+
+
 async def halt(attempts: Attempts, first: Submission) -> None:
     await attempts.gangs.halt(first.ref, reason="a test")
 
@@ -121,9 +129,7 @@ async def test_first_attempt_does_not_look_for_pods():
 async def test_attempt_that_another_submitter_creates_meanwhile_is_adopted():
     async with VirtualControlPlane.running() as plane:
         attempts = Attempts(plane)
-        first = await attempts.run("ti-1")
-        plane.dead_nodes.add("node-0")
-        await kill(attempts, first)
+        await killed_on_a_dead_node(attempts)
         waiting = [asyncio.create_task(attempts.submit("ti-2")) for _ in range(2)]
         await asyncio.sleep(30)
         plane.dead_nodes.clear()
@@ -138,9 +144,7 @@ async def test_attempt_that_another_submitter_creates_meanwhile_is_adopted():
 async def test_pods_of_a_gang_from_before_the_installation_had_an_id_are_waited_for():
     async with VirtualControlPlane.running() as plane:
         attempts = Attempts(plane)
-        first = await attempts.run("ti-1")
-        plane.dead_nodes.add("node-0")
-        await kill(attempts, first)
+        await killed_on_a_dead_node(attempts)
 
         key = replace(KEY, installation="prod")
         with pytest.raises(PreviousAttemptRunning, match=r"2 pods of gang .* have not ended"):
@@ -152,10 +156,7 @@ async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monke
     limit_s = 90.0
     async with VirtualControlPlane.running() as plane:
         monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
-        attempts = Attempts(plane)
-        first = await attempts.run("ti-1")
-        plane.dead_nodes.add("node-0")
-        await kill(attempts, first)
+        first = await killed_on_a_dead_node(Attempts(plane))
 
         def revive() -> None:
             plane.dead_nodes.clear()
@@ -185,10 +186,7 @@ async def test_wait_in_the_triggerer_ends_at_a_limit_by_the_clock_of_the_api_ser
     """The local clock is months ahead here, so that by the local clock the deadline has passed."""
     async with VirtualControlPlane.running() as plane:
         monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
-        attempts = Attempts(plane)
-        first = await attempts.run("ti-1")
-        plane.dead_nodes.add("node-0")
-        await kill(attempts, first)
+        first = await killed_on_a_dead_node(Attempts(plane))
         began = elapsed()
         limits = limits | {"deadline": plane.clock.now().timestamp() + limits["deadline"]}
         gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
