@@ -67,6 +67,10 @@ if TYPE_CHECKING:
 class Operator(Protocol):
     """What a try asks of the operator that owns it."""
 
+    may_defer_for_previous: bool
+    """Whether the triggerer may wait for the pods of an earlier attempt. It may not after a trigger that could not
+    count the pods, because the next trigger may fail too, and no wait would reach `assemble_timeout`."""
+
     def gang_spec(self, result_folder: str | None) -> GangSpec:
         """Return the spec that the rendered parameters describe."""
 
@@ -204,13 +208,13 @@ class TaskTry:
     def _wait_for_previous(self, running: PreviousAttemptRunning) -> None:
         """Defer the task until the pods of an earlier attempt have ended.
 
-        If the task is not deferrable, the next submission waits, and this method only checks `assemble_timeout`.
+        If the task may not be deferred, the next submission waits, and this method only checks `assemble_timeout`.
 
         Raises:
             DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
         """
         ref, limit_s = task_gangs.ref_of(running), self.task.assemble_timeout_s
-        if self.task.deferrable:
+        if self.task.deferrable and self.operator.may_defer_for_previous:
             self._defer(replace(trigger_args(self.task, self.gangs, ref), claim=""), for_previous=True)
         waited_s = time.monotonic() - self.began_at
         if limit_s is not None and waited_s >= limit_s:

@@ -229,6 +229,7 @@ class GangJobOperator(GangParameters):
     __supports_durable_execution: ClassVar[bool] = True  # read by the Airflow Registry (apache/airflow#70291)
     _reason_for_worker: str | None = None
     """Why the trigger has left the start of the gang to this worker."""
+    may_defer_for_previous: bool = True
     _try: TaskTry | None = None
 
     def __init__(
@@ -450,6 +451,7 @@ class GangJobOperator(GangParameters):
 
         if event.get("status") == WaitEnd.TIMEOUT and not is_of_earlier_try(event, context["ti"]):
             raise deadline_error(event)
+        self.may_defer_for_previous = event.get("status") != WaitEnd.ERROR
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:

@@ -65,6 +65,16 @@ def test_wait_ends_with_the_time_limit(killed: Task) -> None:
         killed.operator().execute_after_previous(context, event)
 
 
+def test_worker_waits_after_a_trigger_that_could_not_count_the_pods(killed: Task) -> None:
+    killed.parameters["assemble_timeout"] = 1
+    context = killed.next_try()
+    left = killed.defer(context)
+    event = {"v": 1, "status": "error", "reason": "ClusterRefused", "gang": str(left.trigger.args.ref), "pods": None}
+
+    with pytest.raises(DeadlineExceeded, match="2 of its pods had not ended"):
+        killed.operator().execute_after_previous(context, event)
+
+
 @pytest.fixture
 def edited(task: TaskMaker) -> Task:
     """A task whose gang runs while the command in its DAG is edited."""
