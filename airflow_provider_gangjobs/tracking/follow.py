@@ -234,7 +234,7 @@ class _Follower:
         job = self.watch.job
         if job is not None and self.logs is not None:
             self.logs.observe_job(job)
-        if job is not None and (waits_for_kueue(job) or self._adds_up_runs(job)):
+        if job is not None and (waits_for_kueue(job) or self._needs_workload(job)):
             await self.watch.subscribe_to_queue(self.client, job.queued_uid)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
@@ -279,13 +279,14 @@ class _Follower:
             self.began.clear()
         self.began |= observation.began
 
-    def _adds_up_runs(self, job: StoredGang) -> bool:
-        return self.deadlines.assemble_s is not None and job.is_queued_by_kueue
+    def _needs_workload(self, job: StoredGang) -> bool:
+        """Return whether Kueue's Workload counts while the gang may run: for `assemble_timeout`, or for the rest of a
+        return to the queue, which another try may have begun."""
+        return job.is_queued_by_kueue and (self.deadlines.assemble_s is not None or job.is_being_requeued)
 
     async def _requeue(self, job: StoredGang | None) -> float | None:
-        """Do the next step of the return to the queue (`Requeue.advance`). A follower without assemble_timeout does
-        nothing."""
-        if self.deadlines.assemble_s is None:
+        """Do the next step of the return to the queue (`Requeue.advance`)."""
+        if job is None or not self._needs_workload(job):
             return None
         return await self.requeue.advance(job, self.watch.queue_workload, self.now())
 

@@ -79,7 +79,9 @@ async def submit_behind_another(gangs: GangService, tenant: Tenant, spec: GangSp
     return first, await submit_gang(gangs, spec, "second")
 
 
-async def returns_and_runs(kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec) -> None:
+async def returns_and_runs(
+    kueue: Kueue, tenant: Tenant, queue: str, spec: GangSpec, deadlines_after: Deadlines = IN_TIME
+) -> None:
     """Submit a gang of which two of three pods fit, let it return to its queue once, and run when there is room."""
     async with GangService.connect(tenant.config) as gangs:
         first, second = await submit_behind_another(gangs, tenant, spec)
@@ -89,16 +91,20 @@ async def returns_and_runs(kueue: Kueue, tenant: Tenant, queue: str, spec: GangS
             await until(lambda: not pods_of(tenant, second))
             await until(lambda: kueue.used_cpu(queue) == "5")
         await gangs.delete(first.ref)
-        async with following(tenant, second, IN_TIME) as lines:  # another triggerer continues
+        async with following(tenant, second, deadlines_after) as lines:  # another triggerer continues
             await lines.line("running: 3/3")
     assert tenant.forbidden_requests() == []
 
 
 @BARE
+@pytest.mark.parametrize(
+    "deadlines_after",
+    [pytest.param(IN_TIME, id="by its task"), pytest.param(Deadlines(), id="by a try without assemble_timeout")],
+)
 async def test_gang_of_which_two_of_three_pods_fit_is_queued_again_and_runs_when_there_is_room(
-    kueue: Kueue, tenant: Tenant, quota_only: str
+    kueue: Kueue, tenant: Tenant, quota_only: str, deadlines_after: Deadlines
 ) -> None:
-    await returns_and_runs(kueue, tenant, quota_only, FITS_LATER)
+    await returns_and_runs(kueue, tenant, quota_only, FITS_LATER, deadlines_after)
 
 
 @WITH_JOB_SETS
