@@ -66,7 +66,9 @@ class Cluster:
                     response = self._client.get(log)
                 except httpx.TransportError:
                     return None
-                return response.text.strip() or None if response.is_success else None
+                # A line that is written during the response is in the response, too.
+                lines = response.text.split("\n") if response.is_success else []
+                return next((line.strip() for line in reversed(lines) if line.strip()), None)
         return None
 
     def _list(self, path: str) -> list[dict[str, Any]]:
