@@ -62,8 +62,7 @@ async def take_claim(
     try:
         gang = await requests.read_gang(stored)
         if is_claimed:  # the process that has taken the claim may not have learned it, or may have stopped after it
-            if gang.time_limit is not None:
-                await extend_time_limits(requests, gang, gang.active_deadline_s)
+            await extend_time_limits(requests, gang, gang.active_deadline_s if gang.time_limit is not None else None)
             return stored
         patch = claim_patch(stored, claim, installation=installation)
         limit_patch = limit_patch_on_adoption(gang, limit)
@@ -72,8 +71,8 @@ async def take_claim(
             if not gang.has_job_set:
                 patch["spec"] = limit_patch["spec"]
         claimed = await requests.patch_job(name, patch)
-        limit_s = limit_patch["spec"]["activeDeadlineSeconds"] if limit_patch else gang.active_deadline_s
-        if gang.has_roles and (limit_patch or gang.time_limit is not None):
+        if gang.has_roles:
+            limit_s = limit_patch["spec"]["activeDeadlineSeconds"] if limit_patch else gang.active_deadline_s
             await extend_time_limits(requests, gang, limit_s)
         return claimed
     except ClusterError as error:

@@ -262,12 +262,11 @@ async def extend_time_limits(requests: RetryingRequests, gang: StoredGang, limit
     """Give the Jobs of a gang other than the main Job this time limit, if theirs is shorter. Safe to repeat.
 
     :param gang: The gang as it was before it was adopted.
-    :param limit_s: The time limit in seconds; `None` for no time limit, which changes nothing.
+    :param limit_s: The time limit in seconds; `None` for no time limit.
     """
-    if limit_s is None:
-        return
     for one in jobs_to_end(gang):
-        if one.metadata.uid != gang.ref.uid and (one.spec.active_deadline_seconds or limit_s) < limit_s:
+        own_s = one.spec.active_deadline_seconds
+        if one.metadata.uid != gang.ref.uid and own_s is not None and (limit_s is None or own_s < limit_s):
             await requests.jobs(StoredGang(one).ref).patch({"spec": {"activeDeadlineSeconds": limit_s}})
 
 

@@ -266,6 +266,17 @@ async def test_adoption_extends_the_time_limit_of_all_roles():
     assert (before, after) == ([700] * 2, [1400] * 2)
 
 
+@pytest.mark.parametrize("loses_answer", [False, True])
+async def test_adoption_without_a_time_limit_removes_that_of_all_roles(loses_answer):
+    async with running_cluster() as cluster:
+        await cluster.submit(replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100))
+        if loses_answer:
+            cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="PATCH", path="/jobs/"))
+        await cluster.submit(LEADER_AND_WORKERS, claim="ti-2")
+        after = [job["spec"].get("activeDeadlineSeconds") for job in cluster.objects(JOBS)]
+    assert after == [None] * 2
+
+
 async def test_roles_get_the_time_limit_of_a_claim_whose_answer_was_lost():
     async with running_cluster() as cluster:
         spec = replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100)
