@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
+from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX
 from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 from airflow_provider_gangjobs.tracking.logs.whole_logs import FOLLOW_IDLE_TIMEOUT_S, read_log_chunks
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SOURCE = LogSource("ns", "train-0-x", "main", 0)
 BEGINNING = b"2026-01-01T00:00:01.5Z a\n2026-01-01T00:00:01.5Z b\n2026-01-01T00:00:02.1Z c\n"
+LONG_LINE = b"2026-01-01T00:00:01Z " + b"x" * (3 * PART_BYTES_MAX) + b"\n2026-01-01T00:00:02Z y\n"
 BROKEN, SILENT, ENDED = "broken", "silent", "ended"
 
 
@@ -70,6 +72,11 @@ LOGS: dict[str, tuple[Sequence[tuple[bytes, str]], bytes, int]] = {
     ),
     "broken within a line": ([(BEGINNING[:60], BROKEN), (BEGINNING, ENDED)], b"a\nb\nc\n", 0),
     "broken many times": ([(BEGINNING[:25], BROKEN)] * 12 + [(BEGINNING, ENDED)], b"a\nb\nc\n", 0),
+    "broken within a line that is returned in pieces": (
+        [(LONG_LINE[:-40], BROKEN), (LONG_LINE[:100_000], BROKEN), (LONG_LINE, ENDED)],
+        b"x" * (3 * PART_BYTES_MAX) + b"\ny\n",
+        0,
+    ),
     "rotated, and longer than before": (
         [(BEGINNING, BROKEN), (b"2026-01-01T00:00:07Z x\n" * 30, ENDED)],
         b"a\nb\nc\n" + b"x\n" * 30,

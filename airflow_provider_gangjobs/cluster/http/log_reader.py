@@ -153,10 +153,13 @@ class LogPosition(Struct, frozen=True):
     """How many lines of exactly that time were read."""
     total: int = 0
     """How many bytes of the log were read in all."""
+    pieces: int = 0
+    """How many pieces of the last line of that time were read; 0 if the line was read to its end."""
 
     def __str__(self) -> str:
         seconds, nanoseconds = divmod(self.time_ns, _SECOND_NS)
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z,{self.lines},{self.total}"
+        moment = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
+        return f"{moment},{self.lines},{self.total}{f',{self.pieces}' if self.pieces else ''}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -167,8 +170,8 @@ class LogPosition(Struct, frozen=True):
         try:
             if len(fields := text.split(",")) == _EARLIER_FIELDS:
                 return cls(read_time(fields[4].encode()), total=int(fields[3]))
-            moment, lines, total = fields
-            return cls(read_time(moment.encode()), int(lines), int(total))
+            moment, lines, total, pieces = [*fields, "0"][:4]
+            return cls(read_time(moment.encode()), int(lines), int(total), int(pieces))
         except ValueError:
             return None
 
@@ -181,24 +184,25 @@ class LogCursor:
     """Reads one log over several responses, and returns each line once.
 
     For each response: call `begin`, request the log since that time, pass the parts to `new_parts`, and call
-    `delivered` for each part that it returns. A line that a response has cut is returned whole by the next one.
+    `delivered` for each part that it returns. A part that a response has cut is returned whole by the next one.
 
     :param position: Where an earlier reader stopped. `None` for the beginning of the log.
     """
 
     def __init__(self, position: LogPosition | None = None) -> None:
         self.position = position
-        """The position after the last whole line that was delivered; `None` before the first line."""
+        """The position after the last part that was delivered; `None` before the first part."""
         self.is_other_file = False
         """Whether the log of this response does not have the line of the position, so that lines may be missing."""
         self._skips = False
-        self._found = self._newest_ns = self._lines = self._total = 0
+        self._found = self._newest_ns = self._lines = self._total = self._pieces = self._to_skip = 0
 
     def begin(self) -> int | None:
         """Prepare for another response, and return the time for `LogQuery.since_s`."""
         self._skips, self.is_other_file = self.position is not None, False
         start = self.position or _BEGINNING_OF_LOG
         self._found, self._newest_ns, self._lines, self._total = 0, start.time_ns, start.lines, start.total
+        self._pieces = self._to_skip = start.pieces
         return start.time_ns // _SECOND_NS if self.position is not None else None
 
     def new_parts(self, parts: Iterable[LogPart]) -> list[LogPart]:
@@ -210,6 +214,9 @@ class LogCursor:
             self._found += part.time_ns == self._newest_ns
             self._skips = part.time_ns <= self._newest_ns and self._found <= self._lines
             self.is_other_file = not (self._skips or self._found)
+        if self._skips and self._pieces and self._found == self._lines:
+            self._skips = self._to_skip > 0
+            self._to_skip -= 1
         return not self._skips
 
     def delivered(self, part: LogPart) -> None:
@@ -218,8 +225,9 @@ class LogCursor:
         if part.time_ns >= self._newest_ns and part.time_ns:
             self._lines = self._lines + 1 if part.time_ns == self._newest_ns else 1
             self._newest_ns = part.time_ns
-        if part.ends and self._newest_ns:
-            self.position = LogPosition(self._newest_ns, self._lines, self._total)
+        self._pieces = 0 if part.ends else self._pieces + 1
+        if self._newest_ns:
+            self.position = LogPosition(self._newest_ns, self._lines, self._total, self._pieces)
 
 
 PART_BYTES_MIN: Final = 8 * 1024
