@@ -195,6 +195,16 @@ def test_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     wait_until_gone(tmp_path)
 
 
+def test_plugin_that_has_left_its_process_group_is_killed(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    body = f"os.setpgid(0, os.getpgid(os.getppid())); time.sleep(10); open({str(ended)!r}, 'w')"
+    config = Plugin(tmp_path, body).config()
+    with pytest.raises(CredentialsFailed, match="did not answer within 1 s"):
+        load_access(config, timeout_s=1)
+    wait_until_gone(tmp_path)
+    assert not ended.exists()
+
+
 def wait_until_gone(directory: Path) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while processes_with(str(directory)):

@@ -118,7 +118,7 @@ CLUSTER_EXTENSION = f"{_GROUP}/exec"
 OUTPUT_BYTES_MAX = 2**20
 _READ_OUTPUT = "Words that could be a secret are left out: run the plugin on this machine to read its error output"
 END_TIMEOUT_S = 5.0
-"""A process that has closed its output normally ends at once."""
+"""A process that has closed its output, or was killed, normally ends at once."""
 
 
 @dataclass(frozen=True)
@@ -244,23 +244,26 @@ def _finish(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, by
         TimeoutError: the process did not end within `timeout_s`.
         _TooMuchOutputError: the process printed more than `OUTPUT_BYTES_MAX`.
     """
-    with process:
-        try:
-            output, errors = _read_to_end(process, time.monotonic() + timeout_s)
-            return process.wait(END_TIMEOUT_S), output, errors
-        except subprocess.TimeoutExpired:
-            raise TimeoutError from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+    try:
+        output, errors = _read_to_end(process, time.monotonic() + timeout_s)
+        return process.wait(END_TIMEOUT_S), output, errors
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # The plugin may have left its process group. A plugin of another user (sudo) cannot be killed.
+            with contextlib.suppress(PermissionError, subprocess.TimeoutExpired):
+                process.kill()
+                process.wait(END_TIMEOUT_S)
 
 
 def _read_to_end(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
     received = {process.stdout: bytearray(), process.stderr: bytearray()}
-    with selectors.DefaultSelector() as selector:
+    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
         for pipe in received:
             selector.register(pipe, selectors.EVENT_READ, pipe)
         while selector.get_map():
