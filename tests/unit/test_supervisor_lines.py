@@ -64,6 +64,15 @@ def test_summary_tells_all_restarts() -> None:
     assert (report.total, report.stopped_s, report.lost_s, report.is_final) == (31, 4, 9.5, True)
 
 
+def test_restarts_that_do_not_fit_into_the_summary_stay_known() -> None:
+    """A line of 2 KiB has room for some 13 restarts."""
+    restarts = [{"number": number, "rank": 0, "kind": "exit", "code": 1} for number in range(1, 21)]
+    known = report_of(*(line("restart", **restart) for restart in restarts))
+    report = report_of(line("summary", restarts=restarts[7:], restarts_total=20), known=known)
+
+    assert (report.restarts, report.total) == (known.restarts, 20)
+
+
 def test_report_survives_the_annotation() -> None:
     report = report_of(line("restart", number=2, rank=0), line("progress", step=3, total=12, metrics={"loss": 0.5}))
 

@@ -141,12 +141,14 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return replace(self, restarts=tuple(kept), total=max(self.total or 0, restart.number))
 
     def _with_summary(self, line: SupervisorLine) -> SupervisorReport:
-        restarts = [one.to_restart(one.number) for one in line.restarts if one.number is not None]
+        report = self  # a line may be too short for all restarts, of which earlier lines have told some
+        for one in line.restarts:
+            if one.number is not None:
+                report = report._with_restart(one.to_restart(one.number))
         step = line.to_progress()
         return replace(
-            self,
-            restarts=tuple(restarts[-RESTARTS_KEPT:]),
-            total=len(restarts) if line.restarts_total is None else max(line.restarts_total, 0),
+            report,
+            total=report.total if line.restarts_total is None else max(line.restarts_total, 0),
             progress=self.progress if step.step is None else step,
             stopped_s=line.stopped_s,
             ran_s=line.ran_s,
