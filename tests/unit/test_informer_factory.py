@@ -102,6 +102,14 @@ async def test_one_client_serves_all_informers_of_a_cluster() -> None:
         assert registry._clients == {}
 
 
+async def test_client_is_closed_if_the_factory_is_closed_before_an_informer_has_begun() -> None:
+    async with cluster() as (registry, server, _):
+        async with registry.client(server.config):
+            registry.acquire(server.config, JOBS, decode=View, index=by_name)
+            await registry.aclose()
+        assert registry.client_statistics() == {}
+
+
 def test_lambda_as_index_is_refused() -> None:
     async def lease() -> None:
         async with InformerFactory().acquire(

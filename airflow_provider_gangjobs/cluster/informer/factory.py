@@ -289,12 +289,14 @@ class InformerFactory:
 
     async def aclose(self) -> None:
         """Stop all informers, even if they are in use. Their subscribers get `InformerClosedError`."""
-        tasks, shared = list(self._tasks), list(self._shared.values())
+        tasks, shared = list(self._tasks), dict(self._shared)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in shared:
+        for key, each in shared.items():
             each.store.close()
+            if self._shared.get(key) is each:  # a task that is cancelled before it has begun runs no `finally`
+                await self._release_client(key.cluster)
         self._shared.clear()
 
     def _open(self, key: _Key, config: ClusterConfig) -> _SharedInformer[Any]:
