@@ -180,6 +180,22 @@ async def test_deleted_pod_that_cannot_be_released_does_not_stop_the_others(gang
 
 
 @in_virtual_time
+async def test_batch_of_deleted_pods_that_cannot_be_released_does_not_stop_the_pods_after_it(gang, monkeypatch):
+    monkeypatch.setattr("airflow_provider_gangjobs.tracking.harvest.harvester.BATCH_PODS_MAX", 2)
+    plane = gang.plane
+    for rank in range(3):
+        gang.pod(rank)
+        plane.registry.delete(PODS, f"train-{rank}", NAMESPACE)
+    for rank in range(2):
+        plane.arm("status", method="PATCH", path=f"/pods/train-{rank}", code=403, times=None)
+    harvester = gang.harvester()
+    await gang.enqueue_all(harvester)
+    running = asyncio.create_task(harvester.run())
+    await plane.until(lambda: [pod["metadata"]["name"] for pod in plane.held()] == ["train-0", "train-1"])
+    running.cancel()
+
+
+@in_virtual_time
 async def test_batches_have_a_limit_and_begin_with_terminating_pods(gang):
     plane = gang.plane
     for rank in range(BATCH_PODS_MAX + 3):

@@ -45,7 +45,7 @@ from airflow_provider_gangjobs.kube.text import log_fields
 from airflow_provider_gangjobs.tracking.harvest.ledger import is_namespace_ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -559,14 +559,16 @@ class Harvester:
         return None
 
     async def _release(
-        self, pods: Mapping[str, PodView], at_most: int, *, until: Callable[[], bool] = lambda: False
+        self, pods: dict[str, PodView], at_most: int, *, until: Callable[[], bool] = lambda: False
     ) -> Exception | None:
-        """Release the first recorded pods and return the first error. Pods that fail stay in the queue."""
+        """Release the first recorded pods and return the first error. Pods that fail go to the end of the queue."""
         errors: list[ClusterError] = []
 
         def done(pod: PodView, error: ClusterError | None) -> None:
             if error is not None:
                 errors.append(error)
+                if (last := pods.pop(pod.metadata.uid, None)) is not None:
+                    pods[pod.metadata.uid] = last
                 return
             self.released.add(pod.metadata.uid)
             self._totals.released += 1
