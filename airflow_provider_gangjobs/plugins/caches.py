@@ -245,6 +245,13 @@ class ListResult:
         return self.read_at is not None and datetime.now(UTC) - self.read_at < timedelta(seconds=KEPT_FOR_S)
 
 
+def lists_read(found: Sequence[ListResult]) -> list[ListResult]:
+    """Return the lists that were read. A list of all namespaces of a connection has the gangs of its other lists."""
+    read = [one for one in found if one.gangs is not None]
+    whole = {one.source.conn_id for one in read if one.source.namespace == ALL_NAMESPACES}
+    return [one for one in read if one.source.namespace == ALL_NAMESPACES or one.source.conn_id not in whole]
+
+
 @dataclass
 class _SharedList:
     """The reading of one list, and the last list that was read without an error."""

@@ -30,6 +30,7 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_gangjobs.airflow_api.configuration import SECTION, installation_id
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.plugins.caches import lists_read
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
@@ -119,13 +120,14 @@ def build_for_user(
     own = {conn_id for conn_id in {one.source.conn_id for one in found} if may_use_connection("GET", conn_id, user)}
     named = own | {conn_id for conn_id, dags in sources.dags_of.items() if not dags.isdisjoint(dag_ids)}
     errors = (one.error if one.source.conn_id in named else ANOTHER_CLUSTER for one in found if one.error)
-    first = {one.where: one for one in reversed(found) if one.gangs is not None}
+    read = lists_read(found)
+    first = {one.where: one for one in reversed(read)}
     return build_gangs_view(
         filters,
-        [(str(one.source), one.gangs) for one in found if one.gangs is not None and first[one.where] is one],
+        [(str(one.source), one.gangs) for one in read if one.gangs is not None and first[one.where] is one],
         ends.read(dag_ids, filters.hours, now, installation),
         dag_ids=dag_ids,
-        without_dag={str(first[one.where].source) for one in found if one.gangs and one.source.conn_id in own},
+        without_dag={str(first[one.where].source) for one in read if one.source.conn_id in own},
         now=now,
         notes=tuple(dict.fromkeys((*errors, *(sources.notes if own else ())))),
     )

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Unreachable
-from airflow_provider_gangjobs.plugins.caches import ERROR_TTL_S, OTHER_ERROR, ListCache
+from airflow_provider_gangjobs.plugins.caches import ERROR_TTL_S, OTHER_ERROR, ListCache, ListResult, lists_read
 from airflow_provider_gangjobs.plugins.clusters import ListSource, SharedClients
+from airflow_provider_gangjobs.plugins.page_rows import PageList
 from tests.plugins.test_snapshot_cache import SECRET, FailingConnection, failing_connection
 
 SOURCE = ListSource("gpu", "team")
@@ -42,6 +43,17 @@ async def test_list_is_read_again_after_it_has_expired() -> None:
     await cache.get(SOURCE, OWN)
 
     assert cluster.reads == 2
+
+
+@pytest.mark.parametrize("whole", [PageList(), None], ids=["read", "not read"])
+def test_list_of_all_namespaces_replaces_the_other_lists_of_its_connection(whole: PageList | None) -> None:
+    found = [
+        ListResult(ListSource("gpu", "*"), whole),
+        ListResult(SOURCE, PageList()),
+        ListResult(ListSource("cpu", "team"), PageList()),
+    ]
+
+    assert lists_read(found) == [found[0] if whole else found[1], found[2]]
 
 
 async def test_slow_list_rests_longer() -> None:
