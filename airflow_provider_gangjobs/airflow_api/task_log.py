@@ -67,8 +67,17 @@ def mask_event(event: GangEvent) -> GangEvent:
 _PACKAGE: Final = __name__.partition(".")[0]
 
 
-class ShortErrors(BaseOperator):
-    """The base class of operators and sensors whose errors are logged without frames."""
+class ErrorRules(BaseOperator):
+    """The base class of operators and sensors: errors are logged without frames, and permanent ones are not retried."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Apply `skip_retries_of_permanent_errors` to the methods that Airflow calls.
+
+        This is the outermost rule: with `soft_fail`, a sensor skips after an `AirflowFailException` of its `poke`.
+        """
+        super().__init_subclass__(**kwargs)
+        for name in {"execute", "resume_execution"} & vars(cls).keys():
+            setattr(cls, name, skip_retries_of_permanent_errors()(vars(cls)[name]))
 
     def pre_execute(self, context: Context) -> None:
         """Prepare the log of this process. Airflow calls this before the task begins or is resumed."""

@@ -23,7 +23,6 @@ from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout
 from airflow_provider_gangjobs.airflow_api.task_context import task_env
-from airflow_provider_gangjobs.airflow_api.task_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.attempt import task_gangs
 from airflow_provider_gangjobs.attempt.deferral import (
     EXECUTION_TIMEOUT,
@@ -167,7 +166,7 @@ class TaskTry:
         env = task_env(self.ti, self.log)
         request = self.gangs.request(self.task.policies, rule, self.guard.confirm, previous=previous, env=env)
         deletes = self.task.kill_policy is OnKill.DELETE
-        with skip_retries_of_permanent_errors(), self._refusal_is_kept():
+        with self._refusal_is_kept():
             spec = self.operator.gang_spec(self.storages.result_folder)
             while True:
                 try:
@@ -306,10 +305,9 @@ class TaskTry:
         completion = self._read_completion(event)
         self._push_xcom(XCOM_END, completion.event.to_payload())
         report_use(completion.event, self.gangs.key.dag_id, self.gangs.key.task_id, self.log)
-        with skip_retries_of_permanent_errors():
-            with skip_on_exit_codes(self.task.skip_on_exit_codes, completion.outcomes):
-                completion.require_success()
-            value = completion.results(self.task.results, limit=self.task.results_limit)
+        with skip_on_exit_codes(self.task.skip_on_exit_codes, completion.outcomes):
+            completion.require_success()
+        value = completion.results(self.task.results, limit=self.task.results_limit)
         self.deliver = completion.deliver_accepted
         return value
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
-from airflow_provider_gangjobs.airflow_api.task_log import skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.identity import GangRef
@@ -88,8 +87,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         hook = GangJobHook(self.kubernetes_conn_id)
         config = hook.config()
         ti = context["ti"]
-        with skip_retries_of_permanent_errors():
-            selection = target_gangs.read_selection(self, ti, default_namespace=config.namespace)
+        selection = target_gangs.read_selection(self, ti, default_namespace=config.namespace)
         may_be_missing = self.ignore_missing or ti.try_number > 1
         deleted_by = f"task {ti.dag_id}.{ti.task_id} of run {ti.run_id}"
 

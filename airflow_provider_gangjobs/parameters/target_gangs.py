@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
+from airflow_provider_gangjobs.airflow_api.task_log import ErrorRules
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
@@ -26,7 +26,7 @@ NATIVE: Final = (
 """What to do where a template has made text of a value."""
 
 
-class GangTargets(ShortErrors):
+class GangTargets(ErrorRules):
     """The base class of `GangJobSensor` and `GangJobDeleteOperator`, which document the parameters."""
 
     template_fields: Sequence[str] = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from airflow.sdk import get_parsing_context
 
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, end_problems
-from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors
+from airflow_provider_gangjobs.airflow_api.task_log import ErrorRules
 from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
     GangSpec,
@@ -118,7 +118,7 @@ class TaskParameters:
         return LogOptions(self.logs, self.log_containers, self.log_limit)
 
 
-class GangParameters(ShortErrors):
+class GangParameters(ErrorRules):
     """The base class of `GangJobOperator`: the parameters that describe the gang, and the templates among them.
 
     Each parameter is an attribute of the same name, except that `resources` is `rank_resources`, `on_kill` is

@@ -13,7 +13,7 @@ from msgspec.structs import asdict as struct_to_dict
 
 from airflow_provider_gangjobs.airflow_api.configuration import default_deferrable
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
-from airflow_provider_gangjobs.airflow_api.task_log import ShortErrors, skip_with_never_fail
+from airflow_provider_gangjobs.airflow_api.task_log import ErrorRules, skip_with_never_fail
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 UNTIL: Final = ("succeeded", "ended")
 
 
-class JobSetSensor(ShortErrors, BaseSensorOperator):
+class JobSetSensor(ErrorRules, BaseSensorOperator):
     """Wait for the end of a JobSet (`jobset.x-k8s.io`) that another program has created.
 
     The sensor changes nothing in the cluster: it neither suspends nor deletes the JobSet. The JobSet may be created

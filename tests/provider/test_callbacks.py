@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer import gang_wait
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
@@ -178,7 +179,7 @@ def test_callback_that_no_other_process_can_import_is_refused_when_the_dag_is_pa
 def test_callback_that_cannot_be_imported_is_found_before_the_gang_is_submitted(task: TaskMaker, name: str) -> None:
     train = task(WRITE, callbacks=f"{MODULE}.{name}")
 
-    with pytest.raises(InvalidGangSpec, match=f"{name} cannot be used: AttributeError"):
+    with pytest.raises(AirflowFailException, match=f"{name} cannot be used: AttributeError"):
         train.execute()
 
     assert train.jobs == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, JobSetUnavailable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
@@ -26,10 +26,10 @@ def sensor_of(connection: str, **parameters: Any) -> JobSetSensor:
 
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_cluster_without_job_sets_is_named_at_once(connection: str, deferrable: bool) -> None:
-    with pytest.raises(JobSetUnavailable, match=r"default/fit.*does not serve jobset\.x-k8s\.io") as raised:
+    with pytest.raises(AirflowFailException, match=r"default/fit.*does not serve jobset\.x-k8s\.io") as raised:
         sensor_of(connection, deferrable=deferrable).execute(CONTEXT)
 
-    assert not raised.value.retryable
+    assert isinstance(raised.value.__cause__, JobSetUnavailable)
 
 
 def test_cluster_that_stops_to_serve_job_sets_is_named_by_the_trigger(connection: str) -> None:
@@ -58,12 +58,12 @@ def test_sensor_that_never_fails_is_skipped_when_it_is_resumed() -> None:
 
 @pytest.mark.parametrize("job_set", ["", {}, {"name": ""}, 3, ["a", "b"], "None", "{'name': 'fit', 'uid': 'u'}"])
 def test_value_that_names_no_job_set(connection: str, job_set: Any) -> None:
-    with pytest.raises(InvalidGangSpec, match="job_set"):
+    with pytest.raises(AirflowFailException, match="job_set"):
         sensor_of(connection, job_set=job_set).execute(CONTEXT)
 
 
 def test_template_that_rendered_to_no_namespace(connection: str) -> None:
-    with pytest.raises(InvalidGangSpec, match="namespace: 'None' may only have"):
+    with pytest.raises(AirflowFailException, match="namespace: 'None' may only have"):
         sensor_of(connection, namespace="None").execute(CONTEXT)
 
 

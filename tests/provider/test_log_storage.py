@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.logs.store import store_logs
@@ -52,7 +52,7 @@ def test_storage_that_cannot_be_written_is_found_before_the_gang_is_submitted(
     (tmp_path / "file").write_text("")
     train = task(SCRIPT, log_storage=url.format(path=tmp_path))
 
-    with pytest.raises(InvalidGangSpec, match=problem):
+    with pytest.raises(AirflowFailException, match=problem):
         train.execute()
 
     assert train.jobs == []

@@ -117,7 +117,8 @@ def test_task_whose_gang_is_deleted_says_who_deleted_it_and_is_not_retried(
 
     def wait_for_the_gang() -> None:
         if deferrable:
-            train.operator().execute_complete(context, run_trigger(train.defer(context)))
+            left = train.defer(context)
+            train.operator().resume_execution(left.method_name, {"event": run_trigger(left)}, context)
         else:
             train.execute(context)
 

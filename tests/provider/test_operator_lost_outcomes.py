@@ -91,7 +91,7 @@ class Resumed:
         return event.to_payload()
 
     def complete(self, event: dict[str, Any]) -> Any:
-        return self.operator.execute_complete(self.context, event)
+        return self.operator.resume_execution(self.left.method_name, {"event": event}, self.context)
 
     def note_success(self, value: Any) -> None:
         self.train.note_success(self.operator, self.context, value)

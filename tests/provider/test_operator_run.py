@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk._shared.secrets_masker import mask_secret as add_mask
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferralError
-from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, InvalidGangSpec, JobDeleted, Unschedulable
+from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
 from airflow_provider_gangjobs.gang.outcome.event import UnreadableEventError
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
@@ -323,7 +323,7 @@ def test_invalid_parameter_fails_without_a_retry(task: TaskMaker) -> None:
 def test_callback_that_does_not_exist_is_shown_in_the_tab(task: TaskMaker) -> None:
     train = task(WRITE_RANK, callbacks="nowhere.Missing")
 
-    with pytest.raises(InvalidGangSpec):
+    with pytest.raises(AirflowFailException):
         train.operator().execute(train.next_try())
 
     assert "nowhere.Missing cannot be used" in train.xcoms["gang_refused"]["message"]

@@ -19,7 +19,12 @@ from airflow.sdk.execution_time.comms import DRCount, ErrorResponse, GetDRCount,
 from kubernetes.client import V1Job
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
-from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow_provider_gangjobs.airflow_api.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow_provider_gangjobs.attempt.triggerer import gang_wait, sensor_wait
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import (
     SelectionArgs,
@@ -429,7 +434,7 @@ def test_task_instance_that_does_not_exist_is_refused(
     message: str,
 ) -> None:
     airflow.states = states
-    with pytest.raises(InvalidGangSpec, match=message):
+    with pytest.raises(AirflowFailException, match=message):
         run_sensor(
             connection,
             uuid4().hex,
@@ -503,7 +508,7 @@ class UnknownDag:
 @EACH_WAY
 def test_dag_that_does_not_exist_is_refused_at_once(connection: str, airflow: Airflow, deferrable: bool) -> None:
     airflow.get_dag = UnknownDag(404)
-    with pytest.raises(InvalidGangSpec, match="external_dag_id: is 'trian', and Airflow has no such DAG"):
+    with pytest.raises(AirflowFailException, match="external_dag_id: is 'trian', and Airflow has no such DAG"):
         run_sensor(
             connection, airflow=airflow, external_dag_id="trian", external_task_id="train", deferrable=deferrable
         )
@@ -580,7 +585,18 @@ def test_template_that_rendered_to_no_gang_is_refused(
         setattr(sensor, name, value)
     ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
 
-    with pytest.raises(InvalidGangSpec, match=re.escape(message)):
+    with pytest.raises(AirflowFailException, match=re.escape(message)):
+        sensor.execute({"ti": ti})
+
+
+@EACH_WAY
+def test_wrong_template_is_no_failed_gang_that_soft_fail_skips(connection: str, deferrable: bool) -> None:
+    with DAG("d", schedule=None):
+        sensor = GangJobSensor(task_id="wait", gangs="{{ value }}", kubernetes_conn_id=connection, soft_fail=True)
+    sensor.deferrable, sensor.gangs = deferrable, None
+    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
+
+    with pytest.raises(AirflowFailException):
         sensor.execute({"ti": ti})
 
 

@@ -19,7 +19,7 @@ from airflow.sdk.execution_time.comms import TaskStatesResult
 from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import TaskSuccessEvent
 
-from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
 from gangjobs_sandbox.clock import timestamp
@@ -105,7 +105,9 @@ class OldTask:
         except TaskDeferred as left:
             return {"deferred": left}
         except Exception as error:
-            return {"error": type(error).__name__, "message": str(error)}
+            # Airflow does not retry after an `AirflowFailException`, whose cause says what has happened.
+            named = error.__cause__ if isinstance(error, AirflowFailException) else error
+            return {"error": type(named).__name__, "message": str(error)}
 
     def retry(self) -> TaskDeferred:
         """Execute the next try, which defers."""

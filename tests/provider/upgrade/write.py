@@ -164,7 +164,7 @@ class Story:
 
     def run(self, name: str, step: Callable[[], Any]) -> Obj:
         """Return how a part of a try in a worker has ended, and keep its deferral under this name."""
-        from airflow.sdk.exceptions import TaskDeferred
+        from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
         try:
             return {"value": step()}
@@ -172,7 +172,9 @@ class Story:
             self.data["deferrals"][name] = stored(left)
             return {"deferred": name}
         except Exception as error:
-            return {"error": type(error).__name__, "message": str(error)}
+            # Airflow does not retry after an `AirflowFailException`, whose cause says what has happened.
+            named = error.__cause__ if isinstance(error, AirflowFailException) else error
+            return {"error": type(named).__name__, "message": str(error)}
 
     def schedule(self) -> None:
         """Defer a new try without a worker, as Airflow's scheduler does."""
