@@ -228,11 +228,15 @@ async def check_pods_ready(service: GangService, what: Examination) -> Sequence[
     """Compare Kueue's `waitForPodsReady` with the time that tasks leave their gangs to assemble."""
     if not await served_versions(service.client):
         return []
+    check = "waitForPodsReady of Kueue"
     stored = await service.client.get(CONFIGMAPS, KUEUE_CONFIGURATION, KUEUE_NAMESPACE)
     text = next(iter((stored.get("data") or {}).values()), "")
-    configuration = yaml.safe_load(text)
+    try:
+        configuration = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return [unknown(check, f"ConfigMap {KUEUE_CONFIGURATION} is not YAML: {to_one_line(error)}")]
     if not isinstance(configuration, Mapping):
-        return [unknown("waitForPodsReady of Kueue", f"ConfigMap {KUEUE_CONFIGURATION} has no configuration")]
+        return [unknown(check, f"ConfigMap {KUEUE_CONFIGURATION} has no configuration")]
     return [checkup.judge_pods_ready(configuration, what.assemble_timeout_s)]
 
 

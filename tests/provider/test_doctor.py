@@ -11,14 +11,16 @@ import pytest
 
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, NAMESPACES
 from airflow_provider_gangjobs.gang.checkup import Finding, Health
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.service.doctor import Examination, examine
+from airflow_provider_gangjobs.service.doctor import KUEUE_CONFIGURATION, KUEUE_NAMESPACE, Examination, examine
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import running
 from tests.provider.submission_cluster import NO_PERMISSION, config, running_cluster
+from tests.provider.test_unnamed_queue import ManagedJobs
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
@@ -131,6 +133,18 @@ async def test_queue_without_kueue_is_named() -> None:
     async with running_cluster() as cluster:
         finding = await problem_of(cluster, "queues", Examination(namespace="default", queue="team"))
     assert finding.what == "queue team is named, and Kueue is not installed"
+
+
+async def test_configuration_of_kueue_that_is_no_yaml_is_unknown() -> None:
+    async with running_cluster() as cluster:
+        await cluster.client.create(NAMESPACES, {"metadata": {"name": KUEUE_NAMESPACE}})
+        stored = {"metadata": {"name": KUEUE_CONFIGURATION}, "data": {"config.yaml": "a: [1"}}
+        await cluster.client.create(CONFIGMAPS, stored, KUEUE_NAMESPACE)
+        client: Any = ManagedJobs(cluster.client, lambda job: job)
+        found = await examine(GangService(client), HERE)
+    (finding,) = [each for each in found if each.check == "waitForPodsReady of Kueue"]
+    assert finding.health is Health.UNKNOWN
+    assert f"ConfigMap {KUEUE_CONFIGURATION} is not YAML" in finding.what
 
 
 async def test_held_pods_of_a_vanished_gang_are_named() -> None:
