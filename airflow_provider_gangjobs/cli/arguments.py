@@ -68,11 +68,11 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, all_namespaces: bool
         parser.set_defaults(all_namespaces=False)
 
 
-def selected_namespace(options: argparse.Namespace, gangs: GangService | None = None) -> str | None:
+def selected_namespace(options: argparse.Namespace, gangs: GangService) -> str | None:
     """Return the namespace that the options or the connection select; `None` for all namespaces."""
     if options.all_namespaces:
         return None
-    return options.namespace or (gangs.namespace if gangs else "default")
+    return options.namespace or gangs.namespace
 
 
 def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], Awaitable[T]]) -> T:

@@ -22,7 +22,6 @@ from airflow_provider_gangjobs.cli.arguments import (
     CommandError,
     add_cluster_options,
     run_on_cluster,
-    selected_namespace,
 )
 from airflow_provider_gangjobs.cli.output import add_output_option, plain, print_object, write_lines
 from airflow_provider_gangjobs.kube.text import to_one_line, to_sentence
@@ -61,9 +60,9 @@ class RestServer:
             raise CommandError(f"--server {options.server} is not a URL of http or https")
         if not token:
             raise CommandError(f"Set {TOKEN_VARIABLE} to a token of Airflow, which POST /auth/token returns")
-        if not options.conn_id:
-            raise CommandError("--server needs --conn-id, the connection of that Airflow")
-        names = (quote(name, safe="") for name in (options.conn_id, selected_namespace(options) or "", options.id))
+        if not (options.conn_id and options.namespace):
+            raise CommandError("--server needs --conn-id, the connection of that Airflow, and -n, the namespace")
+        names = (quote(name, safe="") for name in (options.conn_id, options.namespace, options.id))
         place = "/gangjobs/api/v1/connections/{}/namespaces/{}/submissions/{}".format(*names)
         self._url = url + place
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -138,7 +137,9 @@ def configure_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", required=True, metavar="ID", help="the submission id, such as nightly-2026-01-01")
     add_cluster_options(parser, all_namespaces=False)
     parser.add_argument(
-        "--server", metavar="URL", help="submit by this Airflow and its --conn-id, with the token in $GANGJOBS_TOKEN"
+        "--server",
+        metavar="URL",
+        help="submit by this Airflow and its --conn-id to -n, with the token in $GANGJOBS_TOKEN",
     )
     parser.add_argument("-o", "--output", choices=("text", "name"), default="text", metavar="FORMAT", help="text, name")
     parser.add_argument(

@@ -85,7 +85,7 @@ async def submit(file: Path, *options: str) -> int:
 async def test_gang_is_submitted_once_and_awaited(
     rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "--server"]
+    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "-n", "default", "--server"]
     async with airflow(rest) as url:
         first = await submit(file, *options, url)
         again = await submit(file, *options, f"{url}/", "--wait")
@@ -101,7 +101,7 @@ async def test_gang_is_submitted_once_and_awaited(
 async def test_wait_outlives_a_restart_of_airflow(
     rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "--wait", "--server"]
+    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "-n", "default", "--wait", "--server"]
     async with airflow(rest, answers=[503, 502, 429]) as url:
         assert await submit(file, *options, url) == 0
     monkeypatch.setattr(cli_rest, "UNANSWERED_FOR_S", 0.2)
@@ -132,21 +132,22 @@ async def test_server_is_trusted_by_the_certificates_of_the_system(
 
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
     async with airflow(rest, tmp_path) as url:
-        assert await submit(file, "--id", uuid4().hex, "--conn-id", rest.conn_id, "--server", url) == 0
+        options = ["--id", uuid4().hex, "--conn-id", rest.conn_id, "-n", "default", "--server"]
+        assert await submit(file, *options, url) == 0
 
 
 async def test_proxy_that_cannot_be_used_is_named(
     rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    assert await submit(file, "--id", "a", "--conn-id", rest.conn_id, "--server", "http://a") == 3
+    assert await submit(file, "--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server", "http://a") == 3
     assert "SOCKS proxy" in capsys.readouterr().err
 
 
 async def test_refusals_are_one_line(
     rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--id", "a", "--conn-id", rest.conn_id, "--server"]
+    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server"]
     file.write_text("image: a\nwokers: 2\n")  # noqa: ASYNC240 - a small file
     async with airflow(rest) as url:
         refused = await submit(file, *options, url)
@@ -154,16 +155,18 @@ async def test_refusals_are_one_line(
         forbidden = await submit(file, *options, url, "-n", "other")
         moved = await submit(file, *options, f"{url}/moved")
     silent = await submit(file, *options, f"http://127.0.0.1:{free_port()}")
+    nowhere = await submit(file, "--id", "a", "--conn-id", rest.conn_id, "--server", "http://a")
     monkeypatch.delenv("GANGJOBS_TOKEN")
     unknown = await submit(file, *options, "http://a")
 
-    assert (refused, forbidden, moved, silent, unknown) == (1, 1, 1, 3, 1)
+    assert (refused, forbidden, moved, silent, nowhere, unknown) == (1, 1, 1, 3, 1, 1)
     lines = capsys.readouterr().err.splitlines()
     expected = (
         "wokers: is no parameter of a GangSpec. Did you mean workers?",
         "does not name 'embedded/other'",
         "Airflow answered 307",
         "Airflow did not answer",
+        "--server needs --conn-id, the connection of that Airflow, and -n, the namespace",
         "Set GANGJOBS_TOKEN to a token of Airflow",
     )
     assert len(lines) == len(expected)
