@@ -151,7 +151,11 @@ def configure_submit(parser: argparse.ArgumentParser) -> None:
 
 
 def submit(options: argparse.Namespace) -> int:
-    """Submit or adopt a gang, and return 0; with --wait, return 1 if the gang did not succeed."""
+    """Submit or adopt a gang, and return 0; with --wait, return 1 if the gang did not succeed.
+
+    Raises:
+        ClusterFailed: the gang could not be followed, so its state is unknown.
+    """
     document = _read_document(options.file)
     if options.server:
         return _send_to_server(document, options)
@@ -165,8 +169,10 @@ def submit(options: argparse.Namespace) -> int:
     event = run_on_cluster(options, run)
     if event is None:
         return 0
-    lines = [f"{event.ref} {event.status}", event.message, event.remedy]
-    write_lines([to_one_line(" ".join(filter(None, lines)))])
+    line = to_one_line(" ".join(filter(None, [f"{event.ref} {event.status}", event.message, event.remedy])))
+    if event.status == "error":
+        raise ClusterFailed(line)
+    write_lines([line])
     return int(event.status != "succeeded")
 
 

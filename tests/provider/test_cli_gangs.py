@@ -22,8 +22,12 @@ from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.ending.release import release_and_count_running
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.jobs import requests
+from airflow_provider_gangjobs.tracking import follow
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from gangjobs_sandbox.api.faults import Fault, FaultKind
+from gangjobs_sandbox.cluster import SandboxConfig
+from gangjobs_sandbox.thread import running
 from tests.provider.cli_gangs import CliGangs
 from tests.timeouts import TIMEOUT_S
 from tests.unit.test_gang_lists import SCHEMA
@@ -335,9 +339,9 @@ def test_cluster_that_does_not_answer_ends_the_command_soon(
     assert shown.count("\n") == 1
 
 
-def refuse(gangs: CliGangs, method: str, path: str) -> None:
-    """Let the API server refuse the next request that fits."""
-    fault = asdict(Fault(FaultKind.STATUS, method=method, path=path, code=403))
+def refuse(gangs: CliGangs, method: str, path: str, *, times: int | None = 1) -> None:
+    """Let the API server refuse the next request that fits, or the next ones, or all of them (`None`)."""
+    fault = asdict(Fault(FaultKind.STATUS, method=method, path=path, code=403, times=times))
     headers = {"Authorization": f"Bearer {gangs.sandbox.token}"}
     httpx.post(f"{gangs.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
 
@@ -422,6 +426,22 @@ def test_submit_under_an_id_follows_the_gang_to_its_end(
     assert f"{name} failed rank 1 exited with code 1" in shown
     assert gangs.call("why", "nightly") == 0
     assert "rank 1 exited with code 1" in capsys.readouterr().out
+
+
+def test_gang_that_cannot_be_followed_has_not_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(requests, "REFUSED_FOR_S", 0.0)
+    monkeypatch.setattr(follow, "SYNC_WITHIN_S", 1.0)
+    file = tmp_path / "gang.yaml"
+    file.write_text("image: a\ncommand: ['true']\n")
+    with running(SandboxConfig(nodes=2)) as cluster:
+        gangs = CliGangs(cluster, "default")
+        refuse(gangs, "GET", "/namespaces/default/pods", times=None)
+        assert gangs.call("submit", str(file), "--id", "nightly", "--wait") == 3
+    shown = capsys.readouterr().err
+    assert "403" in shown
+    assert "Check the connection and the permissions of its service account" in shown
 
 
 def test_job_in_a_file_is_submitted_as_it_is(
