@@ -45,11 +45,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 
-async def halt(client: Client, ref: GangRef, *, reason: str, claim_id: str | None = None) -> bool:
+async def halt(client: Client, ref: GangRef, *, reason: str) -> bool:
     """Halt a gang. The next submission of its task is a new attempt. Returns false if the Job is gone.
-
-    :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
-        patch. If another one is responsible, the function returns false.
 
     Raises:
         ClusterError: it is unknown whether the gang is halted.
@@ -58,7 +55,7 @@ async def halt(client: Client, ref: GangRef, *, reason: str, claim_id: str | Non
     if job is None:
         return False
     requests = RetryingRequests(client, ref.namespace)
-    return await halt_job(requests, job, reason, claim_id=claim_id, pauses_s=PAUSES_S)
+    return await halt_job(requests, job, reason, pauses_s=PAUSES_S)
 
 
 async def halt_job(
@@ -71,6 +68,8 @@ async def halt_job(
 ) -> bool:
     """Halt a gang that was just read, as `halt` does.
 
+    :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
+        patch. If another one is responsible, the function returns false.
     :param pauses_s: The pause before each read of the Job, in seconds; see `finish_halted`.
 
     Raises:

@@ -183,14 +183,7 @@ async def _release_page(client: Client, pods: list[PodView], total: ReleaseRepor
     await release_all(client, pods, count)
 
 
-async def drain_pods(
-    client: Client,
-    ref: GangRef,
-    *,
-    may_get_pods: bool = True,
-    roles: Collection[str] = (),
-    within_s: float = DRAIN_WITHIN_S,
-) -> bool:
+async def drain_pods(client: Client, ref: GangRef, *, may_get_pods: bool = True, roles: Collection[str] = ()) -> bool:
     """Release the pods of a gang that was deleted or halted, until no pod is held and no other pod is to be expected.
 
     The Job controller works on one Job in one thread. When it removes its own finalizer from the pods of a deleted Job,
@@ -200,9 +193,8 @@ async def drain_pods(
 
     :param may_get_pods: The Job controller may be about to create pods. Otherwise each pod is released once.
     :param roles: The names of the roles of the gang. The Job controller works on the Job of each role for itself.
-    :param within_s: For how long the function tries, in seconds.
-    :return: False if pods may still be held. The Job of a gang that was deleted in the foreground then stays, and the
-        next submission of its task, or `gangjobs release`, releases the pods.
+    :return: False if pods may still be held after `DRAIN_WITHIN_S`. The Job of a gang that was deleted in the
+        foreground then stays, and the next submission of its task, or `gangjobs release`, releases the pods.
     """
     clock = client.clock
     began = quiet_since = clock.monotonic()
@@ -227,7 +219,7 @@ async def drain_pods(
             if not held and now - quiet_since >= QUIET_S:
                 return True
         pause_s = backoff.next()
-        if clock.monotonic() + pause_s - began > within_s:
+        if clock.monotonic() + pause_s - began > DRAIN_WITHIN_S:
             log.warning("Gang %s: some of its pods may still be held by the finalizer %s", ref, FINALIZER_HARVEST)
             return False
         await clock.sleep(pause_s)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, halt
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, halt_live
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
@@ -57,7 +57,7 @@ class Caller:
             case Kind.KILL:
                 return _KILLED[(await begin_kill(api, ref, self.claim)).result]
             case Kind.HALT:
-                done = await halt(api, ref, reason="a test", claim_id=self.claim)
+                done = await halt_live(api, ref, self.claim, reason="a test")
             case _:
                 done = await mark_delivered_by(api, ref, self.claim, at=datetime.now(UTC)) is not None
         return Answer.DONE if done else Answer.LEFT

@@ -102,7 +102,7 @@ async def test_drain_that_does_not_succeed_is_reported(caplog):
         await delete_job(plane.client, ref)
         plane.arm("status", code=403, method="PATCH", times=None)
 
-        assert not await drain_pods(plane.client, ref, within_s=20)
+        assert not await drain_pods(plane.client, ref)
 
         assert "gangjobs.airflow/harvest" in caplog.text
 
