@@ -309,13 +309,10 @@ class Client:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        limit: int = PAGE_OBJECTS,
     ) -> list[Json]:
         """Return all objects as dicts, each once."""
         objects: dict[tuple[str, str], Json] = {}
-        pages = self.list_views(
-            Json, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
-        )
+        pages = self.list_views(Json, resource, namespace, label_selector=label_selector, field_selector=field_selector)
         async for page in pages:
             objects |= {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in page}
         return list(objects.values())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import LogQuery, PatchType
+from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS, LogQuery, PatchType
 from airflow_provider_gangjobs.cluster.errors import (
     Gone,
     InvalidConnection,
@@ -180,18 +180,19 @@ async def test_log_is_read_as_it_arrives(connect: Connect) -> None:
 
 
 async def test_list_reads_all_pages(connect: Connect) -> None:
-    api = ModelApi()
-    for name in "abcde":
+    api, names = ModelApi(), [f"job-{number:04}" for number in range(2 * PAGE_OBJECTS + 1)]
+    for name in names:
         api.put(name)
     async with FaultServer(api.handle) as server, connect(server.config) as client:
-        found = await client.list(JOBS, "team", limit=2)
-    assert [item["metadata"]["name"] for item in found] == list("abcde")
-    assert [request.query.get("continue") for request in server.requests] == [None, "2", "4"]
+        found = await client.list(JOBS, "team")
+    assert [item["metadata"]["name"] for item in found] == names
+    tokens = [None, f"{PAGE_OBJECTS}", f"{2 * PAGE_OBJECTS}"]
+    assert [request.query.get("continue") for request in server.requests] == tokens
 
 
 async def test_expired_list_is_restarted(connect: Connect, virtual_sleep: VirtualSleep) -> None:
-    api = ModelApi()
-    for name in "abc":
+    api, names = ModelApi(), [f"job-{number:04}" for number in range(PAGE_OBJECTS + 1)]
+    for name in names:
         api.put(name)
     pages = 0
 
@@ -204,8 +205,9 @@ async def test_expired_list_is_restarted(connect: Connect, virtual_sleep: Virtua
             await api.serve_list(request, connection)
 
     async with FaultServer(expire_once) as server, connect(server.config, clock=virtual_sleep.clock) as client:
-        assert len(await client.list(JOBS, "team", limit=2)) == 3
-    assert [request.query.get("continue") for request in server.requests] == [None, "2", None, "2"]
+        assert len(await client.list(JOBS, "team")) == len(names)
+    tokens = [None, f"{PAGE_OBJECTS}"]
+    assert [request.query.get("continue") for request in server.requests] == [*tokens, *tokens]
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])

@@ -183,7 +183,7 @@ async def test_list_is_paged_and_selected(connect: Connect) -> None:
             await client.create(JOBS, job(f"job-{number}"), "default")
         pages = [len(page) async for page in client.list_views(dict, JOBS, "default", limit=3)]
         assert pages == [3, 3, 1]
-        chosen = await client.list(JOBS, label_selector="gang in (job-1, job-2),missing!=x", limit=1)
+        chosen = await client.list(JOBS, label_selector="gang in (job-1, job-2),missing!=x")
         assert [item["metadata"]["name"] for item in chosen] == ["job-1", "job-2"]
 
 
