@@ -24,15 +24,15 @@ PYTHON: Final = "/usr/bin/python3"
 SSH_PACKAGES: Final = ("openssh-client", "openssh-server")
 MPI_PACKAGES: Final = (*SSH_PACKAGES, "openmpi-bin", "mpich", "python3-mpi4py")
 UNPACKED: Final = (PYTORCH, OPEN_MPI_5)
-SSHD: Final = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
 def without_sshd() -> str:
     """Return why this machine cannot run the script of an MPI gang; an empty text if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "sshd of one gang needs root on Linux, where each rank has an address and host names of its own"
-    missing = [name for name in ("ssh", "ssh-keygen", "setpriv", "unshare") if shutil.which(name) is None]
-    return _missing(missing if SSHD else [*missing, "sshd"], SSH_PACKAGES)
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    names = ("ssh", "sshd", "ssh-keygen", "setpriv", "unshare")
+    return _missing([name for name in names if shutil.which(name, path=path) is None], SSH_PACKAGES)
 
 
 def without_mpi() -> str:
