@@ -1152,6 +1152,7 @@ class Server:
         self._server: Any = None
         self.receive: Callable[[int, Report], None] = lambda rank, report: None
         self.wanted: Callable[[], Wanted] = Wanted
+        self.is_ending: Callable[[], bool] = lambda: False
 
     async def listen(self) -> None:
         """Accept connections.
@@ -1207,6 +1208,8 @@ class Server:
             raise ProtocolError("the proof is wrong")
         if type(rank) is not int or not 0 < rank < self._settings.size:
             raise ProtocolError(f"The gang has no rank {rank!r:.20}")
+        if self.is_ending() and self._instances.get(rank) != instance:
+            raise ProtocolError("this pod is being ended, and the rank may belong to the pods that replace it")
         is_refused = self._instances.setdefault(rank, str(instance)) != instance
         answer = proof(key, "rank 0", self._id, is_refused, challenge, own)
         _send(writer, {"id": self._id, "refused": is_refused, "proof": answer})
@@ -1249,9 +1252,12 @@ class Client:
             await self._writer.wait_closed()
 
     async def keep_connected(self) -> None:
-        """Connect, and receive what is wanted, until this rank ends."""
+        """Connect, and receive what is wanted, until this rank ends.
+
+        A rank that is being ended does not connect again: a rank 0 that answers may have replaced that of this rank.
+        """
         pause_s, supervisor = 0.1, self._supervisor
-        while not supervisor.finished.done():
+        while not supervisor.finished.done() and not supervisor.hurry.is_set():
             began = time.monotonic()
             try:
                 await self._connect_once()
@@ -1356,6 +1362,7 @@ def _connect_own(settings: Settings, supervisor: RankSupervisor, server: Server,
     coordinator = Coordinator(settings, lines, broadcast)
     supervisor.send = lambda report: coordinator.receive(settings.rank, report)
     server.receive, server.wanted = coordinator.receive, lambda: coordinator.wanted
+    server.is_ending = supervisor.hurry.is_set
     return coordinator
 
 

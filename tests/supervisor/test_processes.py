@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
@@ -343,23 +344,67 @@ def test_lost_connection_leaves_no_words_in_the_log_of_rank_0(tmp_path: Path) ->
     proxy.close()
 
 
+@contextmanager
+def greeted(port: int, key: bytes, instance: str) -> Iterator[TextIO]:
+    """Say to rank 0 that this is the supervisor of rank 1, and give what it answers."""
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rw") as lines:
+        challenge = json.loads(lines.readline())["challenge"]
+        signed = proof(key, "rank", 1, instance, "own", challenge)
+        lines.write(json.dumps({"rank": 1, "instance": instance, "challenge": "own", "proof": signed}) + "\n")
+        lines.flush()
+        yield lines
+
+
 def test_second_supervisor_of_a_rank_is_refused(tmp_path: Path) -> None:
     port = free_port()
     program = FAIL_ONCE + "while not os.path.exists(folder + '/end'):\n    time.sleep(0.05)"
     with gang(tmp_path, program, size=2, ports={0: port, 1: port}) as found:
         wait_until(lambda: found.restart_of(1, 1))
-        key = (tmp_path / "0" / "key").read_text().encode()
-        with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rw") as lines:
-            challenge = json.loads(lines.readline())["challenge"]
-            hello = {"rank": 1, "instance": "another", "challenge": "own"}
-            signed = proof(key, "rank", 1, "another", "own", challenge)
-            lines.write(json.dumps({**hello, "proof": signed}) + "\n")
-            lines.flush()
+        with greeted(port, (tmp_path / "0" / "key").read_text().encode(), "another") as lines:
             assert json.loads(lines.readline())["refused"] is True
-            assert lines.readline() == ""
+            assert lines.read() == ""
         (tmp_path / "end").touch()
         assert found.codes() == [0, 0]
         assert len(found.events("restart")) == 1
+
+
+def test_rank_that_is_being_ended_leaves_its_place_to_the_next_pod(tmp_path: Path) -> None:
+    """A queue suspends the gang and resumes it, and a pod still ends slowly when others have been replaced."""
+    eager = changed_supervisor(tmp_path, "CONNECT_PAUSE_MAX_S = 3.0", "CONNECT_PAUSE_MAX_S = 0.2")
+    port, keys = free_port(), dict.fromkeys(range(2), "k" * 32)
+    proxy = Proxy(port)
+    slow = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(f'{folder}/{rank}/ready', 'w')\n" + WAIT
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    after.mkdir()
+    ports = {0: port, 1: port}
+    with gang(before, slow, size=2, ports=ports, keys=keys, supervisor=eager) as old, ExitStack() as cut:
+        wait_until(lambda: (before / "1" / "ready").exists())
+        time.sleep(1.0)
+        old.ranks[1].signal(signal.SIGTERM)
+        old.ranks[0].signal(signal.SIGKILL)
+        old.ranks[0].wait()
+        cut.enter_context(proxy.cut())
+        with gang(after, "time.sleep(2)", size=2, ports={0: port, 1: proxy.port}, keys=keys) as new:
+            wait_until(lambda: new.restart_of(0, 0))
+            time.sleep(1.0)
+            cut.close()
+            assert new.ranks[1].wait() == 0
+            assert new.ranks[0].wait() == 0
+    proxy.close()
+
+
+def test_rank_0_that_is_being_ended_takes_no_rank_of_the_next_pods(tmp_path: Path) -> None:
+    program = (
+        "signal.signal(signal.SIGTERM, lambda *_: open(folder + '/term', 'w'))\nopen(f'{folder}/{rank}/ready', 'w')\n"
+    )
+    port = free_port()
+    with gang(tmp_path, program + WAIT, size=2, ports={0: port, 1: free_port()}) as found:
+        wait_until(lambda: (tmp_path / "0" / "ready").exists())
+        found.ranks[0].signal(signal.SIGTERM)
+        wait_until(lambda: (tmp_path / "term").exists())
+        with greeted(port, (tmp_path / "0" / "key").read_text().encode(), "next") as answers:
+            assert answers.readline() == ""
 
 
 def test_independent_ranks_start_again_alone(tmp_path: Path) -> None:
