@@ -148,6 +148,8 @@ class _Reporter:
             if not self._is_broken:
                 print("The progress cannot be written:", error, file=sys.stderr)
             self._is_broken = True
+            with suppress(OSError):  # works on a full disk, too, so that this rank does not count as silent
+                os.utime(path)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> Iterator[Tuple[str, float]]:

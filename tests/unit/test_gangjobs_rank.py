@@ -97,6 +97,22 @@ def test_program_goes_on_if_progress_cannot_be_written(tmp_path: Path) -> None:
     assert err.count("cannot be written") == 1
 
 
+def test_rank_whose_disk_is_full_is_not_silent(tmp_path: Path) -> None:
+    program = """
+import os, time
+path = os.environ["GANG_PROGRESS_PATH"]
+progress(1)
+os.utime(path, (1, 1))
+os.symlink("/dev/full", f"{path}.{os.getpid()}.part")
+time.sleep(0.2)
+progress(2)
+print(os.stat(path).st_mtime > 1)
+"""
+    process = start(program, GANG_PROGRESS_PATH=str(tmp_path / "progress"))
+
+    assert process.communicate(timeout=5 * TIMEOUT_S)[0] == "True\n"
+
+
 def test_signal_of_the_supervisor_writes_the_stack_of_every_thread(tmp_path: Path) -> None:
     program = """
 import threading, time, os, signal
