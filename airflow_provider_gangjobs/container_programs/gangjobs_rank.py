@@ -55,6 +55,8 @@ ENV_RESULT_PATH = "GANG_RESULT_PATH"
 WRITE_INTERVAL_S = 0.1
 """How often the progress is written at most, so that a program may report each of its steps."""
 METRICS_MAX = 8
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+"""The number of a process in its pod, as torchrun, Open MPI, and MPICH and Intel MPI say it."""
 STACKS_FILE = "stacks"
 KEEP = 3
 Part = Tuple[int, int, str]
@@ -93,7 +95,7 @@ class _Reporter:
 
     def report(self, step: Any, total: Any, metrics: Optional[Mapping[str, Any]]) -> None:
         path = os.environ.get(ENV_PROGRESS_PATH)
-        if not path or os.environ.get("LOCAL_RANK", "0") != "0":
+        if not path or any(os.environ.get(name, "0") != "0" for name in LOCAL_RANKS):
             return
         with self._lock:
             if self._latest is None:
@@ -212,7 +214,7 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of a gang, as one of its ranks reads and writes them.
 
-    :param rank: The rank. A process of torchrun counts as a rank.
+    :param rank: The rank. A process of torchrun or MPI counts as a rank.
     :param size: How many ranks the gang has.
     :param restart: The name of the gang and of the restart, which all ranks have in common.
     """
@@ -234,6 +236,9 @@ class Checkpoints:
             return cls("{}/shard-{:05}".format(place.rstrip("/"), int(environ["SHARD_INDEX"])), 0, 1)
         if environ.get("TORCHELASTIC_RUN_ID"):
             return cls(place, int(environ["RANK"]), int(environ["WORLD_SIZE"]), _restart_name(environ))
+        for mpi in ("OMPI_COMM_WORLD", "PMI") if environ.get("GANG_MPI_FOLDER") else ():
+            if f"{mpi}_RANK" in environ:
+                return cls(place, int(environ[f"{mpi}_RANK"]), int(environ[f"{mpi}_SIZE"]), _restart_name(environ))
         rank = int(environ.get("JOB_COMPLETION_INDEX") or 0) + int(environ.get("GANG_RANK_OFFSET") or 0)
         return cls(place, rank, int(environ.get("GANG_SIZE") or 1), _restart_name(environ))
 

@@ -84,9 +84,10 @@ def test_program_outside_of_a_gang_reports_nothing(tmp_path: Path) -> None:
     assert run("progress(1); print('done')", HOME=str(tmp_path)) == "done\n"
 
 
-def test_only_the_first_process_of_a_rank_reports(tmp_path: Path) -> None:
-    assert reported("progress(1)", tmp_path, LOCAL_RANK="1") is None
-    assert reported("progress(1)", tmp_path, LOCAL_RANK="0")["step"] == 1
+@pytest.mark.parametrize("variable", ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"])
+def test_only_the_first_process_of_a_rank_reports(tmp_path: Path, variable: str) -> None:
+    assert reported("progress(1)", tmp_path, **{variable: "1"}) is None
+    assert reported("progress(1)", tmp_path, **{variable: "0"})["step"] == 1
 
 
 def test_program_goes_on_if_progress_cannot_be_written(tmp_path: Path) -> None:
@@ -305,10 +306,13 @@ for step in range(1, 10_000):
 
 def test_variables_of_a_rank_say_which_part_it_writes(tmp_path: Path) -> None:
     of_gang = {"GANG_CHECKPOINT_DIR": str(tmp_path), "GANG_SIZE": "4", "JOB_COMPLETION_INDEX": "1"}
+    of_mpi = {**of_gang, "GANG_MPI_FOLDER": "/gang/mpi"}
     ranks = {
         "rank-00001-of-00004": of_gang,
         "rank-00003-of-00004": {**of_gang, "GANG_RANK_OFFSET": "2"},
         "rank-00005-of-00008": {**of_gang, "TORCHELASTIC_RUN_ID": "none", "RANK": "5", "WORLD_SIZE": "8"},
+        "rank-00002-of-00008": {**of_mpi, "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "8"},
+        "rank-00003-of-00008": {**of_mpi, "PMI_RANK": "3", "PMI_SIZE": "8"},
     }
     for name, environ in ranks.items():
         write(Checkpoints.of(environ), 1)
