@@ -30,6 +30,11 @@ last.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file has files of the user, which could have the name of a module
+
 import atexit
 import faulthandler
 import hashlib
@@ -39,7 +44,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time

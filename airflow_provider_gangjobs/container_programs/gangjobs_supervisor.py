@@ -1399,7 +1399,7 @@ async def _say_goodbye(
         remover = Program(libc, lambda status: removed.set())
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, remover.reap)
         with contextlib.suppress(OSError):
-            remover.start([sys.executable, "-I", helper, "remove"], read_environ())
+            remover.start([sys.executable, helper, "remove"], read_environ())
             waits = [asyncio.ensure_future(event.wait()) for event in (removed, supervisor.hurry)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 

@@ -426,6 +426,25 @@ def test_checkpoints_are_removed_after_a_success(tmp_path: Path, code: int, keep
         assert checkpoints.exists() == is_left
 
 
+def test_checkpoints_in_a_store_are_removed_by_the_library_of_the_program(tmp_path: Path) -> None:
+    library = tmp_path / "library" / "fsspec" / "core.py"
+    library.parent.mkdir(parents=True)
+    (library.parent / "__init__.py").touch()
+    library.write_text(f"""import os
+class Files:
+    def rm(self, path, recursive):
+        os.rename(r"{tmp_path}/store", r"{tmp_path}/removed")
+def url_to_fs(url):
+    return Files(), url
+""")
+    (tmp_path / "store").touch()
+    variables = {"GANG_KEEP_CHECKPOINTS": "0", "GANG_CHECKPOINT_URL": "store://bucket/folder"}
+    environ = {**variables, "GANG_FILES": str(SUPERVISOR.parent), "PYTHONPATH": str(library.parent.parent)}
+    with gang(tmp_path, "", size=1, **environ) as found:
+        assert found.codes() == [0]
+        assert (tmp_path / "removed").exists()
+
+
 def test_progress_of_the_slowest_rank_is_a_line(tmp_path: Path) -> None:
     program = """path = os.environ["GANG_PROGRESS_PATH"]
 with open(path + ".part", "w") as file:

@@ -127,7 +127,7 @@ SCRIPT: Final = f"""\
 for python in python3 python; do
   if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
     if [ -n "$GANG_CHECKPOINT_DIR$GANG_CHECKPOINT_URL" ]; then
-      "$python" -I {FILES_PATH}/{PROGRESS_HELPER_FILE} prepare || exit 1
+      "$python" {FILES_PATH}/{PROGRESS_HELPER_FILE} prepare || exit 1
     fi
     exec "$python" {FILES_PATH}/{SUPERVISOR_FILE} "$@"
   fi
