@@ -905,7 +905,8 @@ def read_error(path: str) -> str:
     """Return the error that a program has written to its result file, or nothing."""
     try:
         value = json.loads(_read_start(path).decode("utf-8"))
-        return str(value["error"])[:ERROR_CHARACTERS_MAX] if isinstance(value, dict) and "error" in value else ""
+        error = str(value["error"]) if isinstance(value, dict) and "error" in value else ""
+        return error.encode("utf-8", "replace").decode()[:ERROR_CHARACTERS_MAX]
     except (ValueError, RecursionError):
         return ""
 

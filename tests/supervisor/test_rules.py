@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from airflow_provider_gangjobs.container_programs.gangjobs_supervisor import (
     next_action,
     next_wanted,
 )
+from airflow_provider_gangjobs.gang.outcome.restarts import parse_line
 
 SETTINGS = Settings(rank=0, size=2, restarts_max=2, no_restart_codes=frozenset({7}), address="a-0.a")
 RUNS, SUCCEEDED = Report(), Report(state=EXITED)
@@ -222,6 +224,12 @@ def test_line_is_short_ascii_and_json(message: str, restarts: list[dict[str, flo
     assert len(line) <= supervisor.LINE_BYTES_MAX
     assert line.count(b"\n") == 1
     assert json.loads(line.decode("ascii")[len(supervisor.LINE_START) :])["event"] == "summary"
+
+
+def test_error_that_is_no_utf_8_is_a_line_that_the_provider_reads(tmp_path: Path) -> None:
+    (tmp_path / "result").write_text(json.dumps({"error": os.fsdecode(b"no file caf\xe9")}))
+    error = supervisor.read_error(str(tmp_path / "result"))
+    assert parse_line(supervisor.encode_line({"event": "restart", "message": error}))
 
 
 @pytest.mark.parametrize(
