@@ -56,6 +56,11 @@ PHASES = {
         [*ranks(3, _running), pod("again").rank(3).view()],
         Phase.RUNNING,
     ),
+    "one rank is replaced again and again, and the others wait for nodes": (
+        job().resumed(3).counts(failed=4),
+        [*(pod(f"failed-{n}").rank(0).on("n").failed(1).view() for n in range(4)), *ranks(4)],
+        Phase.ASSEMBLING,
+    ),
     "suspended again while running": (job().resumed(3).suspended(50), ranks(4, _running), Phase.QUEUED),
     "success is decided": (job().resumed(3).decided("SuccessCriteriaMet", 60), ranks(4, _running), Phase.FINISHING),
     "failure is decided": (job().resumed(3).decided("FailureTarget", 60), ranks(4, _running), Phase.FINISHING),

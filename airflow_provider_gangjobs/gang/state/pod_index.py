@@ -166,7 +166,8 @@ class PodIndex:
     def counts(self, gang: StoredGang | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
         ended, running = gang.ended_ranks if gang else 0, len(self._ranks["is_running"])
-        started_ever = max(self._with_completed(self._ranks["has_started"], gang), ended + running)
+        replaced = len(self._states) - len(self._created)  # the Job counts each pod of a rank that failed
+        started_ever = max(self._with_completed(self._ranks["has_started"], gang), ended + running - replaced)
         ranks = gang.ranks if gang else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
