@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.cluster import resources
+from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.ending.submissions import CleanupAction, CleanupReport, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -116,6 +118,19 @@ async def test_gang_that_runs_has_ended_or_is_kept_suspended_is_not_changed():
         cluster.bench.run()
         assert actions(await tidied(cluster)) == []
         assert len(cluster.jobs()) == 2 + (running.ref != ended.ref)
+
+
+async def test_gang_that_a_user_has_suspended_while_it_ran_is_not_changed():
+    async with running_cluster(nodes=4) as cluster:
+        ref = (await cluster.submit()).ref
+        cluster.bench.run()
+        await cluster.client.patch(resources.JOBS, ref.name, ref.namespace, {"spec": {"suspend": True}})
+        cluster.bench.run()
+        cluster.bench.stop_deleted()
+        await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)  # as the follower of the gang does
+        cluster.bench.run()
+        assert actions(await tidied(cluster)) == []
+        assert [job["spec"]["suspend"] for job in cluster.jobs()] == [True]
 
 
 async def test_dry_run_reports_the_same_actions_and_changes_nothing(cluster):

@@ -502,7 +502,8 @@ class StoredGang(Struct, frozen=True):
     @property
     def is_unstarted(self) -> bool:
         """As `never_ran`, but also true if the state of other Jobs of the gang is not known."""
-        return self.is_suspended and not (self.has_run or self.is_queued_by_kueue or self.is_given_to_queue)
+        has_run = self.has_run or self.is_suspended_again  # the Job controller removes startTime from a suspended Job
+        return self.is_suspended and not (has_run or self.is_queued_by_kueue or self.is_given_to_queue)
 
     @property
     def _annotations(self) -> JobAnnotations:
