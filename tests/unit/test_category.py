@@ -199,6 +199,10 @@ WAITS = {
         Category.VOLUME_UNAVAILABLE,
     ),
     "keep_suspended is set: the Job waits until its user resumes it": (WaitCause.SUBMISSION, Category.KEPT_SUSPENDED),
+    "The Job was started and then suspended: it waits until its user resumes it": (
+        WaitCause.SUBMISSION,
+        Category.KEPT_SUSPENDED,
+    ),
     "The Job is suspended: its submission is not complete": (WaitCause.SUBMISSION, Category.SUBMISSION_INCOMPLETE),
     "Waits for the Job controller to process the Job": (WaitCause.CONTROLLER, Category.CONTROLLER_SILENT),
     "Kueue queue q does not know the gang": (WaitCause.WORKLOAD_MISSING, Category.WORKLOAD_MISSING),

@@ -185,6 +185,12 @@ GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 n
 LACKING = "pod group is unschedulable, minCount (4) cannot be satisfied: 3 scheduled, 0 remaining"
 
 
+def _started_and_suspended():
+    builder = job().suspended(50)
+    builder.obj["metadata"]["generation"] = 3
+    return builder
+
+
 def _init_waits(builder, reason):
     state = {"waiting": {"reason": reason}}
     builder.obj["spec"]["initContainers"] = [{"name": "fetch", "image": "fetch:2"}]
@@ -200,6 +206,13 @@ WAITS = {
         None,
         WaitCause.SUBMISSION,
         "The Job is suspended: its submission is not complete",
+    ),
+    "suspended by a user while it ran": (
+        _started_and_suspended(),
+        (),
+        None,
+        WaitCause.SUBMISSION,
+        "The Job was started and then suspended: it waits until its user resumes it",
     ),
     "in a queue": (
         job().suspended().label(LABEL_KUEUE_QUEUE, "gpu"),

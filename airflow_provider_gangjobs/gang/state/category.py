@@ -24,7 +24,7 @@ class Category(StrEnum):
 
     # The submission and its controllers
     SUBMISSION_INCOMPLETE = "SubmissionIncomplete", "The submission of the gang stopped half-way."
-    KEPT_SUSPENDED = "KeptSuspended", "The gang was submitted with keep_suspended, and nobody has resumed its Job."
+    KEPT_SUSPENDED = "KeptSuspended", "The Job is kept suspended, and nobody has resumed it."
     CONTROLLER_SILENT = "ControllerSilent", "The Job controller has not processed the Job yet."
     PODS_REFUSED = "PodsRefused", "The API server refuses the pods of the Job."
 

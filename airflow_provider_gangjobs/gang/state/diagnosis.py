@@ -62,7 +62,7 @@ _GATES: Final = (
 _BY_QUEUE: Final = None
 """The category is that of the sentence about the queue (`queue_wait.find_category`)."""
 
-_RESUME: Final = "Resume the Job, which was submitted with keep_suspended."
+_RESUME: Final = "Resume the Job."
 _RUN_AGAIN: Final = "Run the task again. The new try completes the submission."
 _CREATE_PRIORITY: Final = "Create the PriorityClass, or correct priority_class."
 _CREATE_ACCOUNT: Final = "Create the ServiceAccount, or correct service_account."
@@ -82,7 +82,7 @@ _END_SIDECAR: Final = (
 
 _RULES: Final[tuple[tuple[WaitCause, str, Category | None, str], ...]] = (
     (WaitCause.CONTROLLER, "", Category.CONTROLLER_SILENT, _START_CONTROLLER),
-    (WaitCause.SUBMISSION, "keep_suspended", Category.KEPT_SUSPENDED, _RESUME),
+    (WaitCause.SUBMISSION, "until its user resumes it", Category.KEPT_SUSPENDED, _RESUME),
     (WaitCause.SUBMISSION, "", Category.SUBMISSION_INCOMPLETE, _RUN_AGAIN),
     (WaitCause.HALTED, "", Category.HALTED, "Submit the gang again."),
     (WaitCause.QUEUE, "", _BY_QUEUE, _FIND_HOLDERS),
