@@ -45,7 +45,13 @@ from airflow_provider_gangjobs.exceptions import (
 )
 from airflow_provider_gangjobs.exceptions.gang_end import LAST_LINES_OF, GangEndError
 from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, RankEnd, Status, disruption_of
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, format_table
+from airflow_provider_gangjobs.gang.outcome.outcomes import (
+    Outcome,
+    OutcomeKind,
+    failures_first,
+    format_table,
+    last_pods,
+)
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, Results
 from airflow_provider_gangjobs.gang.state.category import Category
@@ -429,10 +435,11 @@ def skip_on_exit_codes(codes: Collection[int], outcomes: Iterable[Outcome]) -> I
 def fails_only_with(codes: Collection[int], outcomes: Iterable[Outcome]) -> bool:
     """Return whether ranks failed, and all of them with one of these exit codes. Pure.
 
-    Ranks that were stopped because another rank had failed do not count. A rank that was lost, preempted or evicted,
-    or whose end is unknown, did not say that there is nothing to do.
+    Ranks that were stopped because another rank had failed do not count, and neither do pods that were replaced. A rank
+    that was lost, preempted or evicted, or whose end is unknown, did not say that there is nothing to do.
     """
-    ends = [outcome for outcome in outcomes if outcome.outcome not in (OutcomeKind.SUCCEEDED, OutcomeKind.DELETED)]
+    last = last_pods(list(outcomes))
+    ends = [outcome for outcome in last if outcome.outcome not in (OutcomeKind.SUCCEEDED, OutcomeKind.DELETED)]
     return bool(ends) and all(end.outcome is OutcomeKind.FAILED and end.exit_code in codes for end in ends)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -244,8 +245,8 @@ def test_storage_may_be_an_object_storage_path_or_a_url(parameter: str, given: A
     assert getattr(GangJobOperator(task_id="t", image="i", **{parameter: given}), parameter) == url
 
 
-def outcome(kind: OutcomeKind, exit_code: int | None = None) -> Outcome:
-    return Outcome(uid=f"{kind}{exit_code}", pod="p", outcome=kind, exit_code=exit_code)
+def outcome(kind: OutcomeKind, exit_code: int | None = None, **more: Any) -> Outcome:
+    return Outcome(uid=f"{kind}{exit_code}", pod="p", outcome=kind, exit_code=exit_code, **more)
 
 
 @pytest.mark.parametrize(
@@ -259,6 +260,11 @@ def outcome(kind: OutcomeKind, exit_code: int | None = None) -> Outcome:
         pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.LOST)], False, id="a rank was lost"),
         pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.UNKNOWN)], False, id="an unknown end"),
         pytest.param([outcome(OutcomeKind.DELETED, 143)], False, id="only stopped"),
+        pytest.param(
+            [outcome(OutcomeKind.EVICTED, rank=0), outcome(OutcomeKind.FAILED, 9, rank=0, created=datetime.now(UTC))],
+            True,
+            id="a pod was replaced before",
+        ),
         pytest.param([], False, id="nothing is known"),
     ],
 )

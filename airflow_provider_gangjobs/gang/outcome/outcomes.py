@@ -402,12 +402,12 @@ def root_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
     Outcomes of pods that were replaced are ignored. Peers of a failed rank end later, by SIGTERM or by their lost
     connection. A rank that was lost with its node comes first, because the loss is detected late.
     """
-    last = _last_pods(list(outcomes))
+    last = last_pods(list(outcomes))
     ends = (outcome for outcome in last if outcome.outcome in _ORDER or outcome.is_deleted_success)
     return min(ends, key=_causal_order, default=None)
 
 
-def _last_pods(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
+def last_pods(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
     """Yield the outcomes of pods that were not replaced. A queue may run the gang again, and a plain Job replaces
     pods."""
     newest: dict[int | None, str] = {}
@@ -453,7 +453,7 @@ def failures_first(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
     Failures of pods that were replaced come after the other failures.
     """
     found = list(outcomes)
-    last = {outcome.uid for outcome in _last_pods(found)}
+    last = {outcome.uid for outcome in last_pods(found)}
     failures = [outcome for outcome in found if outcome.outcome in _ORDER]
     others = [outcome for outcome in found if outcome.outcome not in _ORDER]
     failures.sort(key=lambda one: (one.uid not in last, _causal_order(one)))
