@@ -119,7 +119,10 @@ def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: i
 
 def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobError:
     failed = [rank for rank in event.ranks if rank.outcome is not OutcomeKind.SUCCEEDED]
-    ranks = tuple(rank.rank for rank in failed if rank.rank is not None)
+    # A rank had several pods if a queue let the gang run again, or if a plain Job replaced a pod.
+    succeeded = {rank.rank for rank in event.ranks if rank.outcome is OutcomeKind.SUCCEEDED}
+    numbers = [rank.rank for rank in failed if rank.rank is not None and rank.rank not in succeeded]
+    ranks = tuple(dict.fromkeys(numbers))
     ref, reason, message = str(event.ref), event.reason, _message(event, event.remedy)
     # A disruption before the activeDeadlineSeconds of the Job passed did not end the Job.
     match failed[0] if failed else None:

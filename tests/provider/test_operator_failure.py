@@ -90,6 +90,15 @@ def test_app_failure_carries_what_a_policy_matches() -> None:
     assert error_from_event(replace(failed, category="OutOfMemory")).category == "OutOfMemory"
 
 
+def test_rank_with_several_pods_has_failed_once_or_has_succeeded() -> None:
+    """A queue had stopped the gang, which deleted a pod of each rank, and let the gang run again."""
+    stopped = (rank(number, OutcomeKind.DELETED) for number in (0, 1, 3))
+    error = error_from_event(event(Status.FAILED, OOM, SIBLING, *stopped, rank(1, OutcomeKind.SUCCEEDED)))
+
+    assert isinstance(error, AppFailed)
+    assert error.ranks == (3, 0)
+
+
 OVER_LIMIT = {
     "reason": "OverLimit",
     "message": "rank 1 was evicted: it used more storage than its own limit (v is full)",
