@@ -202,7 +202,8 @@ async def find_claim_problem(client: Client, ref: GangRef) -> str:
 
 
 EVENTS_AFTER_S: Final = 20.0
-"""Pods that are missing for this long were refused, or the Job controller is busy."""
+EVENTS_EVERY_S: Final = 300.0
+"""Pods that are missing for so long were refused, or the Job controller is busy. The cause may change later."""
 QUEUE_EVENTS_AFTER_S: Final = 3.0
 QUEUE_EVENTS_EVERY_S: Final = 300.0
 """Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
@@ -223,8 +224,8 @@ class WaitEvidence:
         self._ref = ref
         self._watch = watch
         self._clock = client.clock
-        self._events: tuple[EventView, ...] | None = None
-        """The Events of the Job; `None` if they were not read."""
+        self._events: tuple[EventView, ...] = ()
+        self._events_due = 0.0
         self._queue_events: tuple[EventView, ...] = ()
         self._queue_events_due: float | None = None
         self._refusal = ""
@@ -247,7 +248,7 @@ class WaitEvidence:
     def with_events(self, *events: EventView) -> Evidence:
         """Return the evidence with further Events of the Job."""
         return Evidence(
-            events=(*(self._events or ()), *self._queue_events, *events),
+            events=(*self._events, *self._queue_events, *events),
             queue_workload=self._watch.queue_workload,
             queue_position=self._watch.queue_position,
             shows_queue=self._watch.shows_queue,
@@ -280,7 +281,7 @@ class WaitEvidence:
         elif observation.refusal:
             self._refusal = observation.refusal
         if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
-            self._events = None
+            self._events, self._events_due = (), 0.0
         else:  # and the gang may be queued again for another reason
             self._queue_events_due = None
             self._queue_events = ()
@@ -296,9 +297,11 @@ class WaitEvidence:
         :return: Zero if Events were read, so that the gang is observed again; `None` if no Events are of use.
         """
         cause = observation.wait.cause
-        if cause is WaitCause.PODS_MISSING and self._events is None:
-            if age_s < EVENTS_AFTER_S:
-                return EVENTS_AFTER_S - age_s
+        if cause is WaitCause.PODS_MISSING:
+            wait_s = max(EVENTS_AFTER_S - age_s, self._events_due - self._clock.monotonic())
+            if wait_s > 0:
+                return wait_s
+            self._events_due = self._clock.monotonic() + EVENTS_EVERY_S
             self._events = await job_events(self._client, self._ref)
             return 0.0
         if self._refusal == NO_CAUSE_NAMED and not self._has_read_refusal:

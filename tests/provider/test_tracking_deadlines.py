@@ -214,6 +214,21 @@ async def test_refused_pods_are_reported_when_the_deadline_has_passed():
         assert any("exceeded quota" in report.waiting_for for report in following.reports)
 
 
+@in_virtual_time
+async def test_later_cause_of_refused_pods_is_reported():
+    async with VirtualControlPlane.running(jobs=False) as plane:
+        ref = plane.submit(workers=2)
+        status = {"startTime": "2026-01-01T00:00:00Z"}
+        plane.registry.patch(JOBS, ref.name, NAMESPACE, {"status": status}, PatchKind.MERGE, subresource="status")
+        plane.registry.record_event(plane.job(), "Warning", "FailedCreate", "exceeded quota: pods", "job-controller")
+        following = Follower(plane, ref)
+        await asyncio.sleep(60)
+        plane.registry.record_event(plane.job(), "Warning", "FailedCreate", "no such account", "job-controller")
+        await asyncio.sleep(600)
+        assert following.reports[-1].waiting_for == "2 pods could not be created: no such account"
+        await following.kill()
+
+
 @pytest.mark.parametrize("deadlines", [Deadlines(), Deadlines(queue_s=1, assemble_s=30, run_s=500)], ids=str)
 @in_virtual_time
 async def test_gang_within_its_deadlines_is_left_alone(plane, deadlines):
