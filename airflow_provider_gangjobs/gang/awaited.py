@@ -178,6 +178,11 @@ def answer_of(status: Status, until: Until) -> Answer:
     return Answer.FAILED
 
 
+def is_failure(status: Status) -> bool:
+    """Return whether a gang has ended without success."""
+    return answer_of(status, Until.SUCCEEDED) is Answer.FAILED
+
+
 def decide_wait(answers: Iterable[Answer], wait_for: WaitFor) -> Answer:
     """Return whether the wait for all gangs, or for any of them, is over.
 

@@ -206,7 +206,8 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         found = self._newest.update(found)
         answers = [self._answer(config, args, gang) for gang in found.values()]
         answers = [
-            self._answer_of_task(each, args, key, context["ti"]) for each, key in zip(answers, found, strict=True)
+            self._answer_of_task(each, gang.ref, args.tasks_by_key.get(key), context["ti"])
+            for each, (key, gang) in zip(answers, found.items(), strict=True)
         ]
         answer = decide_wait(answers, WaitFor(self.wait_for))
         done = sum(each is Answer.MET for each in answers)
@@ -241,16 +242,15 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         event_of_gang = self._events.get(gang.ref)
         return Answer.WAITING if event_of_gang is None else answer_of(event_of_gang.status, Until(self.until))
 
-    def _answer_of_task(self, answer: Any, args: SelectionArgs, key: str, ti: Any) -> Any:
+    def _answer_of_task(self, answer: Any, ref: GangRef | None, task: TaskKey | None, ti: Any) -> Any:
         """Return what is known about a gang. The failure of a task's gang counts when the task has ended."""
         from airflow_provider_gangjobs.airflow_api.task_state import read_state
         from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import answer_of_failure
-        from airflow_provider_gangjobs.gang.awaited import Answer
+        from airflow_provider_gangjobs.gang.awaited import is_failure
 
-        task = args.tasks_by_key.get(key)
-        if answer is not Answer.FAILED or task is None:
+        if ref not in self._events or not is_failure(self._events[ref].status) or task is None:
             return answer
-        answer, note = answer_of_failure(task, read_state(task, ti.get_task_states, self.log))
+        answer, note = answer_of_failure(answer, task, read_state(task, ti.get_task_states, self.log))
         if note:
             self.log.warning("%s", note)
         return answer

@@ -294,24 +294,24 @@ RETRIED = f'test "$GANG_ATTEMPT" = 0 && exit 3; {QUICK[-1]}'
 
 @EACH_WAY
 @pytest.mark.parametrize(
-    "state",
+    ("state", "until"),
     [
-        pytest.param("up_for_retry", id="retried"),
-        pytest.param(None, id="cleared", marks=pytest.mark.slow),
-        pytest.param(ConnectionError(), id="unknown", marks=pytest.mark.slow),
+        pytest.param("up_for_retry", "succeeded", id="retried"),
+        pytest.param("up_for_retry", "ended", id="retried, and each end counts"),
+        pytest.param(None, "succeeded", id="cleared", marks=pytest.mark.slow),
+        pytest.param(ConnectionError(), "succeeded", id="unknown", marks=pytest.mark.slow),
     ],
 )
 def test_sensor_awaits_the_next_try_of_a_task_that_has_not_ended(
-    task: TaskMaker, connection: str, airflow: Airflow, deferrable: bool, state: str | Exception | None
+    task: TaskMaker, connection: str, airflow: Airflow, deferrable: bool, state: str | Exception | None, until: str
 ) -> None:
     train = task(RETRIED, on_finish="keep")
     with pytest.raises(AppFailed):
         train.execute()
     airflow.state, airflow.at_first_question = state, train.execute
 
-    value = run_sensor(
-        connection, train.run_id, airflow=airflow, external_task_id="train", results="rank0", deferrable=deferrable
-    )
+    what = {"external_task_id": "train", "results": "rank0", "until": until}
+    value = run_sensor(connection, train.run_id, airflow=airflow, deferrable=deferrable, **what)
 
     assert value == {"rank": 0}
 
@@ -325,6 +325,19 @@ def test_failure_counts_when_the_task_has_ended(
     airflow.state = state
     with pytest.raises(AppFailed, match="exited with code 3"):
         run_sensor(connection, gangs.run, airflow=airflow, external_task_id="train", deferrable=deferrable)
+
+
+@EACH_WAY
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_failed_gang_of_a_task_that_has_ended_has_ended(
+    gangs: Gangs, connection: str, airflow: Airflow, deferrable: bool, state: str
+) -> None:
+    gangs.submit(FAILING)
+    airflow.state = state
+    value = run_sensor(
+        connection, gangs.run, airflow=airflow, external_task_id="train", until="ended", deferrable=deferrable
+    )
+    assert value["status"] == "failed"
 
 
 async def test_states_of_the_instances_of_a_task_are_asked_for_together(airflow: Airflow) -> None:

@@ -40,6 +40,7 @@ from airflow_provider_gangjobs.gang.awaited import (
     WaitFor,
     answer_of,
     decide_wait,
+    is_failure,
 )
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
@@ -152,18 +153,19 @@ async def wait_for_selected(args: SelectionArgs, log: Logger, *, can_ask: bool =
     return selection_payload(answer, list(wait.events.values()), message=message)
 
 
-def answer_of_failure(task: TaskKey, state: str) -> tuple[Answer, str]:
+def answer_of_failure(answer: Answer, task: TaskKey, state: str) -> tuple[Answer, str]:
     """Return what the failure of a task's gang means, and a note about it, which is empty if the failure counts.
 
+    :param answer: What it means if the task submits no other gang.
     :param state: The state of the task, or a value of `AbsentState`.
     """
     name = f"{task.dag_id}.{task.task_id}"
     is_final = is_final_failure(state)
-    if is_final is None:
+    if is_final is None and answer is Answer.FAILED:
         what = f"Task {name} has succeeded, and the newest of its gangs that still exists has failed"
         return Answer.UNKNOWN, f'{what}. Set on_finish="keep" for the task, so that a sensor finds the other gang'
-    if is_final:
-        return Answer.FAILED, ""
+    if is_final is not False:
+        return answer, ""
     return Answer.WAITING, f"A gang of task {name} has failed, and the task may submit another one (state: {state})"
 
 
@@ -289,11 +291,13 @@ class _SelectionWait:
     async def _answer(self, key: str, notes: list[str]) -> Answer:
         """Return what is known about the gang. Its failure counts when its task has ended, and is noted until then."""
         event = self.events.get(key)
-        answer = Answer.WAITING if event is None else answer_of(event.status, self._until)
-        if answer is not Answer.FAILED or not self._tasks:
+        if event is None:
+            return Answer.WAITING
+        answer = answer_of(event.status, self._until)
+        if not is_failure(event.status) or not self._tasks:
             return answer
         task = self._tasks[key]
-        answer, note = answer_of_failure(task, await read_task_state(task, self._log))
+        answer, note = answer_of_failure(answer, task, await read_task_state(task, self._log))
         notes += [note] if note else []
         return answer
 
