@@ -133,6 +133,10 @@ class PodBuilder:
     def view(self) -> PodView:
         return view(PodView, self.obj)
 
+    def created(self, when: float) -> Self:
+        self.obj["metadata"]["creationTimestamp"] = text(when)
+        return self
+
     def rank(self, rank: int) -> Self:
         self.obj["metadata"]["annotations"][INDEX] = str(rank)
         return self

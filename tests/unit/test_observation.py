@@ -144,7 +144,7 @@ def test_counts_are_of_ranks():
     pods = [
         pod("a").rank(0).on("n").failed().held().view(),
         pod("a2").rank(0).view(),
-        pod("b").rank(1).on("n").running().deleted(asked=9).held().view(),
+        pod("b").rank(1).created(4).on("n").running().deleted(asked=9).held().view(),
         pod("c").rank(2).unschedulable("no").view(),
     ]
     counts = _observe(job().resumed(3).counts(failed=0), pods).counts
@@ -168,6 +168,19 @@ def test_gang_that_has_run_since_its_start_does_not_assemble_again(ran_after_sta
     """A pod was deleted, and the Job does not show its end yet."""
     seen = _observe(job().resumed(3), ranks(3, _running), ran_after_start=ran_after_start)
     assert seen.phase is phase
+
+
+def _run(created, made):
+    return [made(pod(f"pod-{created}-{rank}").rank(rank).created(created)).view() for rank in range(4)]
+
+
+def test_pods_that_a_suspension_has_deleted_are_not_of_the_run_that_follows():
+    resumed = job().resumed(60)
+    first = _run(1, lambda builder: _running(builder).failed(143, when=50).held().deleted(45))
+    waits = _observe(resumed, [*first, *_run(61, lambda builder: builder.unschedulable(GPU))])
+    assert waits.line == "assembling: 4 pods, none placed. Insufficient nvidia.com/gpu on 3 of 3 nodes"
+    runs = _observe(resumed, [*first, *_run(61, lambda builder: builder.on("node-b").running(70))])
+    assert (runs.since, runs.counts.held) == (at(70), 4)
 
 
 def test_wait_for_a_sidecar_names_the_rank_the_container_and_the_remedy():

@@ -93,7 +93,7 @@ class History:
         return next(p for p in self.pods if p.obj["metadata"]["annotations"].get("rank") == str(rank))
 
     def _create(self, rank: int) -> None:
-        made = pod(f"pod-{rank}").rank(rank).held()
+        made = pod(f"pod-{rank}").rank(rank).held().created(self.now)
         made.obj["metadata"]["annotations"]["rank"] = str(rank)
         self.pods.append(made)
 

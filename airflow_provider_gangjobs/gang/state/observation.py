@@ -106,6 +106,10 @@ def observe(
     """
     pods = pods if isinstance(pods, PodIndex) else PodIndex(ref, pods)
     own_job = gang if gang is not None and gang.ref.uid == ref.uid else None
+    start = own_job.started_at if own_job is not None and own_job.interim_condition is None else None
+    if own_job is not None and start is not None:
+        starts = (one.status.start_time or start for one in own_job.jobs_with_pods)
+        pods = pods.since(min(starts, default=start))
     counts = pods.counts(own_job)
     ran_after_start = evidence.ran_after_start
     if own_job is not None and ran_after_start is not None and own_job.started_at == ran_after_start:

@@ -68,6 +68,7 @@ class PodState(Struct, frozen=True, gc=False):
 
     rank: Hashable
     """Completion index of the pod, or its UID if it has no index."""
+    created: datetime | None
     is_placed: bool
     started: datetime | None
     has_started: bool
@@ -94,6 +95,7 @@ def pod_state(pod: PodView) -> PodState:
     has_started, has_ended = started is not None or has_succeeded, podutil.has_ended(pod)
     return PodState(
         rank=pod.metadata.uid if rank is None else rank,
+        created=pod.metadata.creation_timestamp,
         is_placed=bool(pod.spec.node_name),
         started=started,
         has_started=has_started,
@@ -162,6 +164,28 @@ class PodIndex:
     def has_exactly_ranks(self, ranks: int) -> bool:
         """Return whether the pods have all indexes from 0 to `ranks` - 1, and no other."""
         return len(self._created) == ranks and all(rank in self._created for rank in range(ranks))
+
+    def since(self, start: datetime) -> PodIndex:
+        """Return the pods without those of an earlier run, which a suspension of the Job has deleted.
+
+        The numbers of pods that are held, and that are being deleted, stay.
+
+        :param start: When the present run began.
+        """
+        if not self._pods["is_deleted"]:
+            return self
+        states = self._states
+        earlier = {uid for uid, each in states.items() if each.is_deleted and each.created and each.created < start}
+        if not earlier:
+            return self
+        index = PodIndex(self._ref)
+        index._states = {uid: state for uid, state in states.items() if uid not in earlier}
+        for state in index._states.values():
+            index._count(state, 1)
+        index._pods = self._pods.copy()
+        index.pods_with_errors = {uid: pod for uid, pod in self.pods_with_errors.items() if uid not in earlier}
+        index.lingering = self.lingering  # pods that are being deleted are not among them
+        return index
 
     def counts(self, gang: StoredGang | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
