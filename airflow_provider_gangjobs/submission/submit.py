@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.kill import halt_job
-from airflow_provider_gangjobs.ending.release import release_pods
+from airflow_provider_gangjobs.ending.release import release_and_count_running
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
 from airflow_provider_gangjobs.gang.render.placement import (
@@ -358,11 +358,11 @@ class _SubmissionRun(Struct, frozen=True):
         self, jobs: Sequence[StoredGang], waited_for: Sequence[StoredGang]
     ) -> list[PodView]:
         kept = {job.ref.uid for job in jobs} - {job.ref.uid for job in waited_for}
-        halted = {job.ref.uid for job in waited_for if state_of(job) is SubmissionState.HALTED}
         listed = await self.requests.list(PODS, task_selector(*self.request.key.digests))
         pods = [pod for pod in (view(PodView, each) for each in listed) if owner_uid(pod) not in kept]
-        for ref in _gangs_of(pod for pod in pods if is_held(pod) and owner_uid(pod) not in halted):
-            await release_pods(self.requests.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+        for ref in _gangs_of(filter(is_held, pods)):
+            # The Job is read again, because another submitter may have started the gang since the Jobs were listed.
+            await release_and_count_running(self.requests.client, ref)
         return [pod for pod in pods if not has_ended(pod)]
 
     async def _has_other_jobs(self, jobs: Sequence[StoredGang]) -> bool:

@@ -14,11 +14,13 @@ from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wa
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import PreviousGangs
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests import kills
 from tests.guarantees.checkers import one_gang
+from tests.provider.submission_cluster import InterleavingClient
 from tests.provider.test_trigger_retries import connection_json
 from tests.provider.virtual_control_plane import NAMESPACE, STOP_S, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
@@ -138,6 +140,20 @@ async def test_attempt_that_another_submitter_creates_meanwhile_is_adopted():
         one, other = await asyncio.gather(*waiting)
 
         assert (one.ref, one.attempt) == (other.ref, 1)
+
+
+@in_virtual_time
+async def test_pods_of_a_gang_that_another_submitter_starts_meanwhile_stay_held():
+    """The first submitter was stopped after it had listed the Jobs, so the list does not have the gang."""
+    async with VirtualControlPlane.running() as plane:
+        attempts = Attempts(plane)
+        late = InterleavingClient(plane.client, "list pods", lambda: attempts.run("ti-2"))
+
+        submission = await GangService(late).submit(SPEC, key=KEY, claim="ti-1")  # type: ignore[arg-type]
+
+        assert (late.happened, submission.adopted) == (1, True)
+        held = [FINALIZER_HARVEST in pod["metadata"]["finalizers"] for pod in plane.registry.list(PODS)]
+        assert held == [True, True]
 
 
 @in_virtual_time
