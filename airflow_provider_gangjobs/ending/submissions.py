@@ -112,9 +112,8 @@ async def delete_submission(
 
 async def _halt_and_release(client: Client, requests: RetryingRequests, gang: StoredGang, timeout_s: float) -> None:
     """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
-    ref, state = gang.ref, state_of(gang)
-    is_unfinished = state in {SubmissionState.IN_PROGRESS, SubmissionState.HALTED}
-    if state is SubmissionState.IN_PROGRESS:
+    ref, is_unfinished = gang.ref, not gang.is_ended
+    if state_of(gang) is SubmissionState.IN_PROGRESS:
         await requests.jobs(ref).halt(gang, DELETION_HALT_REASON)
     if is_unfinished and gang.has_roles:
         await end_roles(requests, ref)

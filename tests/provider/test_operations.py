@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster import resources
+from airflow_provider_gangjobs.ending.delete_gang import delete_job
 from airflow_provider_gangjobs.ending.kill import halt
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
@@ -249,6 +250,14 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
     assert caught.value.retryable
     assert (await found(cluster)).state is SubmissionState.FAILED
     assert await delete(cluster) == (submission.ref,)
+
+
+async def test_deletion_waits_for_the_pods_of_a_gang_that_is_being_deleted(cluster):
+    submission = await submit(cluster)
+    cluster.bench.run()
+    await delete_job(cluster.client, submission.ref)
+    assert await delete(cluster, job=True) == (submission.ref,)
+    assert cluster.objects(PODS) == []
 
 
 async def test_deletion_that_the_server_does_not_answer_is_named_as_a_deletion(cluster):
