@@ -52,11 +52,12 @@ from airflow_provider_gangjobs.gang.state.halt import (
     DELETION_HALT_REASON,
     halt_patch,
     is_halted_by_cleanup,
+    needs_finish,
 )
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, list_pods, start_role
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, finish_halted, list_pods, start_role
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
 
 if TYPE_CHECKING:
@@ -144,13 +145,15 @@ async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
 
 
 async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) -> None:
-    """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
+    """Delete the provider's objects that exactly this Job owns, then let the Job fail, and label it as dropped."""
     name, uid = gang.ref.name, gang.ref.uid
     for resource in (*groups_of(gang), SERVICES):
         await requests.retry(partial(_delete_owned, requests, resource, name, uid), after_conflict=True)
     for config_map in await requests.list(CONFIGMAPS, gang_selector(name)):
         delete_config_map = partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid)
         await requests.retry(delete_config_map, after_conflict=True)
+    if needs_finish(gang):
+        await finish_halted(requests.client, gang.ref, clock=requests.clock)
     await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 

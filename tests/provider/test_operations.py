@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.ending.delete_gang import delete_job
@@ -13,6 +14,7 @@ from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.submission.submission import (
     FailureCause,
@@ -250,6 +252,15 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
     assert caught.value.retryable
     assert (await found(cluster)).state is SubmissionState.FAILED
     assert await delete(cluster) == (submission.ref,)
+
+
+async def test_job_that_is_kept_ends_although_the_deletion_found_it_suspended(cluster):
+    submission = await submit(cluster, replace(GANG_OF_4, keep_suspended=True))
+    assert await delete(cluster) == (submission.ref,)
+    cluster.bench.run(60)
+    (job,) = cluster.objects(JOBS)
+    assert read_job(job).failed_condition is not None
+    assert cluster.objects(PODS) == []
 
 
 async def test_deletion_waits_for_the_pods_of_a_gang_that_is_being_deleted(cluster):
