@@ -150,7 +150,7 @@ class SubmissionRequest(Struct, frozen=True, kw_only=True):
             claim=Claim(f"operation:{submission_id}"),
             rule=SubmissionIdRule(),
             dry_run=Validate(validate) is Validate.SERVER,
-            previous=PreviousGangs(wait_for_previous_s),
+            previous=PreviousGangs(wait_for_previous_s, is_retry=True),
             deadline_s=deadline_s,
         )
 

@@ -434,9 +434,10 @@ def test_gang_that_cannot_be_followed_has_not_failed(
     monkeypatch.setattr(requests, "REFUSED_FOR_S", 0.0)
     monkeypatch.setattr(follow, "SYNC_WITHIN_S", 1.0)
     file = tmp_path / "gang.yaml"
-    file.write_text("image: a\ncommand: ['true']\n")
+    file.write_text("image: a\ncommand: [sleep, '600']\n")
     with running(SandboxConfig(nodes=2)) as cluster:
         gangs = CliGangs(cluster, "default")
+        assert gangs.call("submit", str(file), "--id", "nightly") == 0
         refuse(gangs, "GET", "/namespaces/default/pods", times=None)
         assert gangs.call("submit", str(file), "--id", "nightly", "--wait") == 3
     shown = capsys.readouterr().err

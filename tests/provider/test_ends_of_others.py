@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.service import GangService
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
+from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,7 +65,7 @@ async def test_submission_is_deleted_although_a_deleted_job_of_its_name_has_left
         await plane.until(lambda: plane.running_ranks(first.ref.name) == 2)
         plane.delete_job(first.ref.name)
         await asyncio.sleep(60)  # its pods end
-        second = await gangs.submit(spec, submission_id="nightly")
+        second = await gangs.submit(spec, id_request("nightly"))
         assert second.ref.name == first.ref.name
 
         await gangs.delete_submission("nightly", job=True)

@@ -168,6 +168,20 @@ async def test_pods_of_a_gang_from_before_the_installation_had_an_id_are_waited_
 
 
 @in_virtual_time
+async def test_gang_of_an_id_waits_for_the_pods_of_the_job_that_was_deleted_by_hand():
+    async with VirtualControlPlane.running() as plane:
+        gangs = GangService(plane.client)
+        first = await gangs.submit(SPEC, submission_id="nightly")
+        await plane.until(lambda: plane.running_ranks(first.ref.name) == 2)
+
+        plane.delete_job(first.ref.name, propagation="Background")
+        second = await gangs.submit(SPEC, submission_id="nightly")
+        await plane.until(lambda: plane.running_ranks(second.ref.name) == 2)
+
+        assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
+
+
+@in_virtual_time
 async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_s = 90.0
     async with VirtualControlPlane.running() as plane:
