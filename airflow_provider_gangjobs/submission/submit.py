@@ -106,10 +106,7 @@ def may_still_run(job: StoredGang) -> bool:
 
     The Job controller reports an end only when all pods have ended (`podReplacementPolicy: Failed`).
     """
-    if job.is_ended:
-        return False
-    state = state_of(job)
-    return state is SubmissionState.DELETING or (state is SubmissionState.HALTED and job.has_pods_left)
+    return not job.is_ended and (job.is_being_deleted or (job.is_halted and job.has_pods_left))
 
 
 def _gangs_of(pods: Iterable[PodView]) -> list[GangRef]:

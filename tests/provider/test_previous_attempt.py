@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,8 @@ from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies, WaitUntil
+from airflow_provider_gangjobs.jobs.claim import hand_over
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import PreviousGangs
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 KEY = TaskKey("etl", "manual__1", "train")
 SPEC = GangSpec(image="i", command=["train"], workers=2)
+HANDED_OVER = Policies(OnKill.DELETE, OnFinish.KEEP, WaitUntil.RUNNING)
 NO_GANG = GangSpec(image="i", command=["train"], workers=2, gang="off")
 
 
@@ -69,6 +72,12 @@ async def halt(attempts: Attempts, first: Submission) -> None:
     await attempts.gangs.halt(first.ref, reason="a test")
 
 
+async def hand_over_and_halt(attempts: Attempts, first: Submission) -> None:
+    """Its task succeeds when the ranks run, and a user halts the gang later."""
+    await hand_over(attempts.gangs.client, first.ref, "ti-1", at=datetime(2026, 1, 1, tzinfo=UTC))
+    await halt(attempts, first)
+
+
 async def delete_in_background(attempts: Attempts, first: Submission) -> None:
     attempts.plane.delete_job(first.ref.name, propagation="Background")
 
@@ -81,6 +90,7 @@ ENDS: dict[str, tuple[Callable[[Attempts, Submission], Awaitable[None]], dict[st
     "killed": (kill, {}),
     "killed, without a gang": (kill, {"spec": NO_GANG}),
     "halted": (halt, {}),
+    "halted after its task has succeeded": (hand_over_and_halt, {"policies": HANDED_OVER}),
     "deleted by hand in the background": (delete_in_background, {}),
     "replaced": (nothing, {"reattach": "never"}),
 }
@@ -97,7 +107,7 @@ async def test_next_attempt_starts_when_the_pods_have_ended(end, options):
         second = await attempts.run("ti-2", **options)
 
         assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
-        if end is not halt:  # the pods of a halted gang wait for the follower that records their outcomes
+        if end not in (halt, hand_over_and_halt):  # these pods wait for the follower that records their outcomes
             await plane.until(lambda: all(pod["status"]["phase"] == "Running" for pod in plane.registry.list(PODS)))
 
 
