@@ -254,7 +254,11 @@ class Completion:
             )
 
     def discard(self) -> None:
-        """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then."""
+        """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then.
+
+        With `max_disruptions`, a gang that is kept is marked: another try would handle it as a failure that no try has
+        reported.
+        """
         from airflow_provider_gangjobs.ending.delete_gang import discard
 
         if self.on_finish is OnFinish.DELETE:
@@ -262,6 +266,8 @@ class Completion:
             self._call_or_warn(
                 "deleted", lambda service: discard(service.client, ref, claim, release_held=release_held)
             )
+        elif self.event.status is Status.FAILED and self.max_disruptions:
+            self._mark_delivered()
 
     def require_success(self) -> None:
         """Return if the gang succeeded. Otherwise clean up and raise. A gang whose state is unknown is left as it is.
@@ -278,9 +284,6 @@ class Completion:
             self._release_held_pods()  # of a gang that the trigger has halted, and whose pods it could not wait for
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()
-        if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
-            # If the gang were not marked, the next try would handle it again, as a failure that no try has reported.
-            self._mark_delivered()
         error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
         if isinstance(error, GangEndError):
             error.partial_results = partial_results(self.outcomes, self.result_folders)

@@ -235,6 +235,21 @@ def test_attempts_of_a_try_share_its_time_limit(task: TaskMaker) -> None:
     assert limits == pytest.approx([limit, limit], abs=1e-6)
 
 
+def test_cleared_task_does_not_handle_the_lost_attempt_again(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Job of the attempt that succeeded is deleted, so the lost one is the newest."""
+    train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1)
+    context, first = lost_once(train)
+    resume(train, deferred_again(train, first, context), context)
+    capsys.readouterr()
+
+    cleared = train.defer()
+
+    assert (cleared.trigger.args.attempt, cleared.trigger.args.disruptions) == (1, 0)
+    assert "Another attempt follows" not in capsys.readouterr().out
+
+
 # -- another try, or a kill ----------------------------------------------------------------------------------
 
 
