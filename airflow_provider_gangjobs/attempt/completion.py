@@ -266,7 +266,7 @@ class Completion:
             self._call_or_warn(
                 "deleted", lambda service: discard(service.client, ref, claim, release_held=release_held)
             )
-        elif self.event.status is Status.FAILED and self.max_disruptions:
+        elif self.max_disruptions and self.event.reason != EXECUTION_TIMEOUT:  # after which a gang may still run
             self._mark_delivered()
 
     def require_success(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
-from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGangSpec, SubmissionFailed, Unschedulable
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
@@ -329,6 +329,22 @@ def test_reported_failure_is_not_reported_again(task: TaskMaker, capsys: pytest.
 
     assert retry.trigger.args.attempt == 1
     assert "no luck" not in capsys.readouterr().out
+
+
+def test_reported_timeout_is_not_reported_again(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    never_fits = {"resources": {"cpu": "1000"}, "assemble_timeout": 1}
+    train = task(ENDLESS, deferrable=True, max_disruptions=3, **never_fits)
+    context = train.next_try()
+    left = train.defer(context)
+    with pytest.raises(Unschedulable):
+        resume(train, left, context)
+    wait_for("the end of the gang", lambda: any(c["type"] == "Failed" for c in conditions(train.jobs[0])))
+    capsys.readouterr()
+
+    retry = train.defer()
+
+    assert retry.trigger.args.attempt == 1
+    assert "Another attempt follows" not in capsys.readouterr().out
 
 
 # -- the parameter --------------------------------------------------------------------------------------------
