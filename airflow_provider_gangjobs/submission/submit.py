@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -446,10 +446,11 @@ class _SubmissionRun(Struct, frozen=True):
         except (RestartSubmission, GangJobError) as error:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
             if cannot_complete and progress.job and progress.stored.is_suspended:
-                if self.request.keeps_failed and isinstance(error, GangJobError):
-                    await halt_job(self.requests, progress.stored, format_halt_note(error))
-                else:
-                    await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
+                with suppress(ClusterError):  # the cause matters more, and a sweep or a cleanup removes the Job
+                    if self.request.keeps_failed and isinstance(error, GangJobError):
+                        await halt_job(self.requests, progress.stored, format_halt_note(error))
+                    else:
+                        await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
             elif any(kind == JOBS.kind for kind, _ in progress.owned):
                 await end_roles_of_halted_gang(progress.requests, progress.ref)
             raise

@@ -196,6 +196,13 @@ async def test_dropped_link_is_found_and_the_job_is_deleted():
         assert cluster.jobs() == []
 
 
+async def test_refusal_is_reported_although_the_job_cannot_be_deleted(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", times=None))
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="DELETE", path="jobs", times=None))
+    with pytest.raises(SubmissionFailed, match="create PodGroup"):
+        await cluster.submit()
+
+
 async def test_dropped_link_of_a_preferred_gang_is_reported():
     async with running_cluster("none") as cluster:
         cluster.ignore_scheduling_fields()
