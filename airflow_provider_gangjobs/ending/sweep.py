@@ -251,7 +251,7 @@ class Sweep:
     """One sweep after the other of a namespace, by one process, for the gangs of one installation."""
 
     installation: str
-    """Id of the installation. Without an id, only pods whose Job is gone are released."""
+    """Id of the installation. Without an id, held pods are released, and nothing else is done."""
     is_followed: Callable[[GangRef], bool]
     """Whether somebody is known to follow the gang."""
     ask: Callable[[TaskKey], Awaitable[TaskEnd]]

@@ -365,15 +365,14 @@ def test_connection_of_airflow_selects_cluster_and_namespace(
     assert "Airflow has no connection 'nosuch'" in capsys.readouterr().err
 
 
-def test_tidy_says_of_each_gang_without_an_installation_why_it_would_leave_it(
+def test_tidy_says_of_each_gang_without_an_installation_what_it_would_do_and_why(
     tonight: CliGangs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tonight.call("tidy", "--dry-run", "--older-than", "0s") == 0
     lines = re.sub(r"\d+ min", "N min", capsys.readouterr().out).splitlines()[:-1]
     shown = dict(line.split(": ", 1) for line in lines)
     unknown = "would leave, because it is not known whether its task has ended"
-    held = "would leave, because the gang is over, its pods are held, and nobody has followed the gang for N min; but "
-    held += "without an installation id, it may belong to another Airflow"
+    held = "would release, because the gang is over, its pods are held, and nobody has followed the gang for N min"
     assert shown == {
         str(tonight.refs["train"]): f"{unknown} (running)",
         str(tonight.refs["big"]): f"{unknown} (assembling)",

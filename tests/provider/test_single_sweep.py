@@ -65,6 +65,15 @@ async def test_pods_of_a_gang_that_is_over_are_recorded_and_released(plane):
     assert (plane.held("over"), len(plane.ledger("over"))) == ([], 2)
 
 
+async def test_pods_of_a_gang_of_plain_python_that_is_over_are_recorded_and_released(plane):
+    plane.submit("over", workers=2)
+    await plane.until(lambda: plane.running_ranks("over") == 2)
+    plane.finish_all("over")
+    await asyncio.sleep(HOUR_S)
+    assert await sweep(plane) == {"over": SweepAction.RELEASE}
+    assert (plane.held("over"), len(plane.ledger("over"))) == ([], 2)
+
+
 async def test_live_gang_stays_however_old_it_is(plane):
     submit(plane, "live")
     await asyncio.sleep(24 * HOUR_S)

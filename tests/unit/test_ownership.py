@@ -32,7 +32,7 @@ LEAVE, ASK, RELEASE = SweepAction.LEAVE, SweepAction.ASK, SweepAction.RELEASE
 TASK = TaskKey("etl", "run", "train", installation="prod")
 UNOWNED = SweepFacts(installation="prod", unowned_for=GRACE, held_pods=0)
 HELD = replace(UNOWNED, held_pods=3)
-HELD_REASON = "the gang is over, its pods are held, and nobody has followed the gang for 15 min"
+DELIVERED_REASON = "its outcome was delivered, and on_finish is delete"
 ENDED = replace(UNOWNED, task=TaskEnd.ENDED)
 SUCCEEDED = replace(UNOWNED, task=TaskEnd.SUCCEEDED)
 
@@ -86,6 +86,7 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, made before installations had ids": (NAMELESS, ENDED, LEAVE),
     "live, and the sweep has no id": (NAMELESS, replace(ENDED, installation=""), LEAVE),
     "held, of another installation": (gang(installation="staging").complete(9), HELD, LEAVE),
+    "held, and neither has an id": (job().resumed(3).complete(9), replace(HELD, installation=""), RELEASE),
     "live and followed": (gang(), replace(ENDED, unowned_for=None), LEAVE),
     "live, within the grace": (gang(), replace(ENDED, unowned_for=GRACE / 2), LEAVE),
     "live, Airflow was not asked": (gang(), UNOWNED, ASK),
@@ -177,10 +178,10 @@ def test_a_sweep_does_what_state_owner_and_policy_allow(
 REASONS = {
     "no id": (NAMELESS, UNOWNED, "the gang has no installation id"),
     "neither has an id": (NAMELESS, replace(UNOWNED, installation=""), "the gang belongs to no task"),
-    "neither has an id, and its pods are held": (
-        job().resumed(3).complete(9),
-        replace(HELD, installation=""),
-        f"{HELD_REASON}; but without an installation id, it may belong to another Airflow",
+    "neither has an id, and its policy deletes the Job": (
+        delivered(job().resumed(3).complete(9).annotation(well_known.ANNOTATION_ON_FINISH, "delete")),
+        replace(UNOWNED, installation=""),
+        f"{DELIVERED_REASON}; but without an installation id, it may belong to another Airflow",
     ),
     "the sweep has no id": (gang(), replace(UNOWNED, installation=""), "the sweep has no installation id"),
     "another installation": (

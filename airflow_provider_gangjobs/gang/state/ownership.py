@@ -110,9 +110,10 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
 
     | the gang | action |
     |---|---|
-    | is of another installation, or its installation or the own one has no id | leave |
+    | is of another installation, or only one of the gang and the sweep has the id of an installation | leave |
     | is followed, or was followed within the grace | leave |
     | is over, and its pods are held | release |
+    | has no id of an installation, as the sweep | leave |
     | is over, was delivered and not dropped, and its policy deletes the Job | delete |
     | is over, and its halted Job is suspended, so that the Job cannot fail | finish |
     | has succeeded and was not delivered, and Airflow was not asked | ask |
@@ -127,7 +128,8 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     if gang.installation != facts.installation:
         return _leave(_other_installation(gang.installation, facts.installation))
     decision = _decide_own(gang, facts)
-    if facts.installation or decision.action is SweepAction.LEAVE:
+    # A release loses nothing, whoever follows the gang later. A gang of plain Python never has an id.
+    if facts.installation or decision.action in {SweepAction.LEAVE, SweepAction.RELEASE}:
         return decision
     return _leave(f"{decision.reason}; but without an installation id, it may belong to another Airflow")
 
