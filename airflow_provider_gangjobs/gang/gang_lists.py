@@ -25,7 +25,7 @@ A leak is what stays in a cluster although nobody may need it:
 | `not followed` | the gang of a task is live, and no process says that it follows the gang |
 | `incomplete` | the submission stopped half-way |
 | `held pods` | pods of a gang that is over, or whose Job is gone, wait for somebody to record their outcomes |
-| `undelivered` | a gang of a task has ended, and Airflow did not get its outcome |
+| `undelivered` | a gang of a task has succeeded, and Airflow did not get its outcome |
 | `kept for ever` | a Job has ended, and nothing deletes it |
 | `kept` | a Job has ended, and Kubernetes deletes it later |
 
@@ -372,8 +372,8 @@ def find_leak(
     if held_pods:
         held = f"It is over, and {pluralize(held_pods, 'pod')} {'is' if held_pods == 1 else 'are'} not recorded yet."
         return _leak(LeakKind.HELD_PODS, job, held, since)
-    if is_of_task and job.is_ended and not job.is_delivered:
-        return _leak(LeakKind.UNDELIVERED, job, "It has ended, and Airflow did not get its outcome.", since)
+    if is_of_task and job.complete_condition is not None and not job.is_delivered:  # a failure needs none
+        return _leak(LeakKind.UNDELIVERED, job, "It has succeeded, and Airflow did not get its outcome.", since)
     if not job.is_ended:
         return None
     if kept_until(job) is None:

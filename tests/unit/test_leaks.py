@@ -29,7 +29,8 @@ CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
     "live, and its pods are held": (gang(), {"is_followed": True, "held_pods": 4}, None),
     "half submitted": (gang(), {"is_half_submitted": True}, LeakKind.INCOMPLETE),
     "over, and its pods are held": (gang().complete(9).annotation(*DELIVERED), {"held_pods": 1}, LeakKind.HELD_PODS),
-    "failed and not delivered": (gang().failed(9), {}, LeakKind.UNDELIVERED),
+    "succeeded and not delivered": (gang().complete(9), {}, LeakKind.UNDELIVERED),
+    "failed, without a time to live": (gang().failed(9), {}, LeakKind.KEPT_FOR_EVER),
     "of a submission id, ended": (job().complete(9), {}, LeakKind.KEPT_FOR_EVER),
     "delivered, without a time to live": (gang().complete(9).annotation(*DELIVERED), {}, LeakKind.KEPT_FOR_EVER),
     "dropped": (gang().complete(9).label(well_known.LABEL_DROPPED, "true"), {}, LeakKind.KEPT_FOR_EVER),
@@ -51,8 +52,9 @@ def test_what_happens_within_the_grace_is_no_leak() -> None:
         assert leak is None or kind is LeakKind.INCOMPLETE  # the caller judges the age of a half-submitted gang
 
 
-def test_job_that_is_deleted_later_is_kept_and_no_leak() -> None:
-    kept = job().annotation(well_known.ANNOTATION_TTL, "7200").complete(9)
+@pytest.mark.parametrize("made", [job().complete(9), gang().failed(9)], ids=["ended", "of a task that has failed"])
+def test_job_that_is_deleted_later_is_kept_and_no_leak(made: JobBuilder) -> None:
+    kept = made.annotation(well_known.ANNOTATION_TTL, "7200")
 
     leak = find_leak(read_job(kept.obj), now=at(3600), grace=timedelta(minutes=15))
 
