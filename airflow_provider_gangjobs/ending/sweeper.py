@@ -102,9 +102,15 @@ class NamespaceSweeper:
         self.sweep.others = self._leases.others
 
     async def run(self) -> None:
-        """Sweep until there is nothing to do. Raises what `read_config` raises."""
+        """Sweep until there is nothing to do. Raises what `read_config` raises if nobody follows a gang."""
         while True:
-            config = await self.read_config()
+            try:
+                config = await self.read_config()
+            except Exception:  # a secrets backend may raise anything
+                if not self.followed():
+                    raise
+                await self.sweep.clock.sleep(self.sweep.look_every_s)
+                continue
             async with informers().client(config) as client:
                 if await self._sweep_over(client):
                     return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from configparser import ConfigParser
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,10 +17,11 @@ from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
 from airflow_provider_gangjobs.attempt.metrics import collect_sample
 from airflow_provider_gangjobs.attempt.triggerer.endings import sweep_grace
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
 from airflow_provider_gangjobs.ending.leases import LOOKS_PER_WRITE, VALID_LOOKS, Leases, read_lease
 from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S
-from airflow_provider_gangjobs.ending.sweeper import LINGER_S
+from airflow_provider_gangjobs.ending.sweeper import LINGER_S, LOOKS_PER_CONNECTION
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE
@@ -309,6 +311,17 @@ async def test_log_says_that_nothing_is_swept_with_an_invalid_configuration(plan
         await asyncio.sleep(2 * LOOK_EVERY_S)
 
     assert f"Namespace {NAMESPACE} is not swept any more until its next gang: AirflowConfigException" in caplog.text
+
+
+async def test_namespace_is_swept_on_after_the_connection_could_not_be_read(plane, airflow, monkeypatch):
+    followed, connection = submit(plane, "followed"), os.environ["AIRFLOW_CONN_PLANE"]
+    async with triggerer(followed):
+        await asyncio.sleep(LOOK_EVERY_S)
+        monkeypatch.delenv("AIRFLOW_CONN_PLANE")
+        await asyncio.sleep(LOOKS_PER_CONNECTION * LOOK_EVERY_S + 2 * CONNECTION_READ_FOR_S)
+        monkeypatch.setenv("AIRFLOW_CONN_PLANE", connection)
+        submit(plane, "orphan")
+        await plane.until(lambda: plane.job("orphan") is None, within_s=CONNECTION_READ_FOR_S + LIVE_WITHIN_S)
 
 
 def requests() -> int:
