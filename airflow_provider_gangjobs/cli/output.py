@@ -142,7 +142,8 @@ def has_colours() -> bool:
         return False
     from rich.console import Console
 
-    return Console().color_system is not None
+    console = Console()
+    return console.color_system is not None and not console.no_color
 
 
 def styled(text: str, tone: str) -> str:

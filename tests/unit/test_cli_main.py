@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_gangjobs.cli import main as cli
+from airflow_provider_gangjobs.cli import output
 from gangjobs_sandbox import releases
 from gangjobs_sandbox.cli.commands import RELEASES, variables
 
@@ -119,6 +120,14 @@ def test_error_of_a_command_is_one_line(arguments, message, capsys):
     shown = capsys.readouterr().err
     assert shown.startswith(message)
     assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(("no_color", "expected"), [("", True), ("1", False)], ids=["empty", "set"])
+def test_terminal_has_colours_unless_no_color_is_set(no_color, expected, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    assert output.has_colours.__wrapped__() is expected
 
 
 def test_every_release_of_the_sandbox_can_be_chosen():
