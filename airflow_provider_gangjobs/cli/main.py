@@ -21,6 +21,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -112,14 +113,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def execute(options: argparse.Namespace) -> int:
     """Run the command of parsed arguments and return its exit code. Errors are one line, without a traceback."""
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except CommandError as error:
         return _fail(error)
     except KeyboardInterrupt:
         print(f"\ngangjobs: {getattr(options, 'interrupted', INTERRUPTED)}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # The reader closed the pipe.
-        sys.stderr.close()
+        with suppress(BrokenPipeError):
+            sys.stdout.close()  # or else Python writes again what is left at its end, and exits with 120
         return 0
 
 

@@ -130,6 +130,24 @@ def test_terminal_has_colours_unless_no_color_is_set(no_color, expected, monkeyp
     assert output.has_colours.__wrapped__() is expected
 
 
+@pytest.mark.parametrize("written", ["print('a')", "write_lines(['a'])"])
+def test_reader_that_has_gone_is_no_error(written):
+    program = f"""
+import argparse
+from airflow_provider_gangjobs.cli.main import execute
+from airflow_provider_gangjobs.cli.output import write_lines
+exit(execute(argparse.Namespace(run=lambda _: {written} or 0)))
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, env=environment, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_every_release_of_the_sandbox_can_be_chosen():
     assert tuple(releases.RELEASES) == RELEASES
 
