@@ -275,8 +275,9 @@ class ListCache:
         shared = self._lists.setdefault((source, installation), _SharedList())
 
         async def read() -> Answer[ListResult]:
-            began = self.clock()
-            found = await self._read(source, installation, shared.last.overview if shared.last else None)
+            async with self._slots:  # the wait for other lists is no time of this one
+                began = self.clock()
+                found = await self._read(source, installation, shared.last.overview if shared.last else None)
             if not found.error:
                 shared.last = found
             usual_s = ERROR_TTL_S if found.error else LIST_TTL_S
@@ -299,7 +300,7 @@ class ListCache:
     async def _read(self, source: ListSource, installation: str, before: Overview | None) -> ListResult:
         namespace = source.namespace
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S), self._slots, self.clients.service(source.conn_id) as service:
+            async with asyncio.timeout(READ_TIMEOUT_S), self.clients.service(source.conn_id) as service:
                 namespace = namespace or service.namespace
                 where = None if namespace == ALL_NAMESPACES else namespace
                 read_at = datetime.now(UTC)

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Unreachable
-from airflow_provider_gangjobs.plugins.caches import ERROR_TTL_S, OTHER_ERROR, ListCache, ListResult, lists_read
+from airflow_provider_gangjobs.plugins.caches import (
+    ERROR_TTL_S,
+    OTHER_ERROR,
+    READ_TIMEOUT_S,
+    ListCache,
+    ListResult,
+    lists_read,
+)
 from airflow_provider_gangjobs.plugins.clusters import ListSource, SharedClients
 from airflow_provider_gangjobs.plugins.page_rows import PageList
 from tests.plugins.test_snapshot_cache import SECRET, FailingConnection, failing_connection
+from tests.provider.virtual_time import elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 SOURCE = ListSource("gpu", "team")
 OWN = "production"
@@ -84,6 +98,26 @@ async def test_page_does_not_wait_for_a_silent_cluster() -> None:
     }
     assert cluster.reads == 1
     assert (await cache.get(SOURCE, OWN)).error == OTHER_ERROR
+
+
+@in_virtual_time
+async def test_silent_clusters_are_not_counted_as_the_time_of_another_list() -> None:
+    silent, cluster = FailingConnection(ClusterError("never")), failing_connection(ClusterError("no"))
+
+    def read(conn_id: str, *, must_exist: bool) -> Awaitable[ClusterConfig]:
+        return (silent if conn_id == "gpu" else cluster)(conn_id, must_exist=must_exist)
+
+    cache = ListCache(clients=SharedClients(read), clock=elapsed, wait_s=0.0)
+    for source in (ListSource("gpu", "a"), ListSource("gpu", "b"), ListSource("cpu")):
+        await cache.get(source, OWN)
+    await asyncio.sleep(READ_TIMEOUT_S + 1)
+    found = await cache.get(ListSource("cpu"), OWN)
+    await asyncio.sleep(ERROR_TTL_S)
+    await cache.get(ListSource("cpu"), OWN)
+    await asyncio.sleep(1)
+
+    assert found.error == OTHER_ERROR, "not that it did not answer: it was not asked"
+    assert cluster.reads == 2
 
 
 async def test_error_reveals_nothing_of_the_connection() -> None:
