@@ -90,6 +90,8 @@ class RestServer:
             except ClusterFailed:
                 if time.monotonic() - answered_at > UNANSWERED_FOR_S:
                     raise
+            except CommandError as error:
+                raise ClusterFailed(str(error)) from error  # 1 is the exit code of a gang that has failed
             else:
                 answered_at = time.monotonic()
                 if found["submission"]["state"] != "in progress":

@@ -108,6 +108,9 @@ async def test_wait_outlives_a_restart_of_airflow(
     async with airflow(rest, answers=[503] * 1000) as url:
         assert await submit(file, *options, url) == 3  # unlike that of a gang that has failed
     assert "Airflow answered 503" in capsys.readouterr().err
+    async with airflow(rest, answers=[401]) as url:
+        assert await submit(file, *options, url) == 3, "the token has expired, and the gang may run on"
+    assert "Airflow answered 401" in capsys.readouterr().err
 
 
 async def test_documented_client_works(
