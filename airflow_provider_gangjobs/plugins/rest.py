@@ -53,7 +53,7 @@ from airflow_provider_gangjobs.plugins.rest_access import (
 )
 from airflow_provider_gangjobs.plugins.rest_documents import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
 from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, build_view
-from airflow_provider_gangjobs.tracking.explanation import read_explained
+from airflow_provider_gangjobs.tracking.explanation import GangSnapshot, read_explained
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -424,20 +424,22 @@ async def gang_of_task(
             raise HTTPException(404, parse_refusal(record.refusal) or "This task has not submitted a gang.")
         snapshots: SnapshotCache = request.app.state.snapshots
         result = await snapshots.get(locator)
-        if result.snapshot is None:
+        snapshot, now = result.snapshot, datetime.now(UTC)
+        if snapshot is None and locator.end is not None and locator.kubernetes_conn_id is None:
+            snapshot = GangSnapshot()  # the connection stays unknown, so no later request would find the Job
+        if snapshot is None:
             raise HTTPException(503, result.error)
-        now = datetime.now(UTC)
-        if result.snapshot.job is None:
+        if snapshot.job is None:
             if locator.end is None:
                 raise HTTPException(404, JOB_NOT_FOUND)
-            return respond(rest_documents.describe_end(locator.end, build_view(locator, result.snapshot, now)))
+            return respond(rest_documents.describe_end(locator.end, build_view(locator, snapshot, now)))
         lines: Sequence[RankLog] = ()
         if logs is not Logs.NONE or rank is not None:
             try:
-                lines = await snapshots.logs(locator, result.snapshot, logs, rank)
+                lines = await snapshots.logs(locator, snapshot, logs, rank)
             except ClusterUnreadError as error:
                 raise HTTPException(503, str(error)) from error
-    return respond(rest_documents.describe_gang(result.snapshot, lines, now))
+    return respond(rest_documents.describe_gang(snapshot, lines, now))
 
 
 # -- the application -------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class GangDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a gang does and why, and its ranks."""
 
     gang: GangRow | None = None
-    """Absent if the Job does not exist any more. The rest is then what Airflow recorded of the end."""
+    """Absent if the Job does not exist any more, or nobody knows where. The rest is then what Airflow recorded."""
     why: GangReason
     ranks: tuple[RankRow, ...]
     unread: tuple[str, ...] = ()
