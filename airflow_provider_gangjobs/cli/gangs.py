@@ -35,6 +35,7 @@ from airflow_provider_gangjobs.cli.output import (
     styled,
     write_lines,
 )
+from airflow_provider_gangjobs.kube.text import to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -322,7 +323,7 @@ def _sentence(state: GangState, now: datetime) -> str:
     lasted = f" for {format_duration(now - why.since)}" if why.since and not state.is_over else ""
     if state.is_over and why.diagnosis.summary:
         colon, details = ": ", why.diagnosis.summary
-    return f"{styled(why.phase, tone_of(why.phase))}{lasted}{colon}{details}"
+    return f"{styled(why.phase, tone_of(why.phase))}{lasted}{colon}{to_printable_line(details)}"
 
 
 def _facts(state: GangState, now: datetime) -> Iterator[str]:

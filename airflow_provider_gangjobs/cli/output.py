@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from airflow_provider_gangjobs.kube.text import to_printable_line
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,7 +118,7 @@ class Table(Generic[R]):
         return self._line(row, self._row(row))
 
     def _row(self, row: R) -> list[str]:
-        return [column.cell(row) or "-" for column in self._columns]
+        return [to_printable_line(column.cell(row)) or "-" for column in self._columns]
 
     def _line(self, row: R, cells: Sequence[str]) -> str:
         padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]

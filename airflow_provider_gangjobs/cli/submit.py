@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cli.arguments import (
     run_on_cluster,
 )
 from airflow_provider_gangjobs.cli.output import add_output_option, plain, print_object, write_lines
-from airflow_provider_gangjobs.kube.text import to_one_line, to_sentence
+from airflow_provider_gangjobs.kube.text import to_one_line, to_printable_line, to_sentence
 
 if TYPE_CHECKING:
     import argparse
@@ -171,7 +171,7 @@ def submit(options: argparse.Namespace) -> int:
     event = run_on_cluster(options, run)
     if event is None:
         return 0
-    line = to_one_line(" ".join(filter(None, [f"{event.ref} {event.status}", event.message, event.remedy])))
+    line = to_printable_line(" ".join(filter(None, [f"{event.ref} {event.status}", event.message, event.remedy])))
     if event.status == "error":
         raise ClusterFailed(line)
     write_lines([line])
@@ -205,7 +205,7 @@ def _send_to_server(document: dict[str, Any], options: argparse.Namespace) -> in
     found = server.wait()
     gang, why = found["gang"], found["why"]["diagnosis"]
     lines = [f"{gang['namespace']}/{gang['name']} {found['submission']['state']}", why["summary"], why["remedy"]]
-    write_lines([to_one_line(" ".join(filter(None, lines)))])
+    write_lines([to_printable_line(" ".join(filter(None, lines)))])
     return int(found["submission"]["state"] != "succeeded")
 
 

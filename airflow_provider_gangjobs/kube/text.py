@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ELLIPSIS: Final = "..."
 _WORD_CHARACTERS_MAX: Final = 64
 """A longer run without white space, such as a hash or a path, is cut in the middle."""
+# Control characters, marks that change the direction of a text, and halves of characters, which UTF-8 does not have.
+UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def to_sentence(text: str) -> str:
@@ -31,6 +34,11 @@ def to_sentence(text: str) -> str:
 def to_one_line(text: object) -> str:
     """Return a text, or the message of an error, with each run of white space as one space."""
     return " ".join(str(text).split())
+
+
+def to_printable_line(text: str) -> str:
+    """Return a text from a cluster or a program as one line without unprintable characters and colors of a terminal."""
+    return to_one_line(UNPRINTABLE.sub(" ", COLOR.sub("", text)))
 
 
 def pluralize(count: int, noun: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from airflow_provider_gangjobs.kube.text import cut_end, to_one_line
+from airflow_provider_gangjobs.kube.text import COLOR, UNPRINTABLE, cut_end, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,19 +13,16 @@ if TYPE_CHECKING:
 TEXT_CHARACTERS_MAX: Final = 250
 """An id of Airflow has at most 250 characters."""
 SENTENCE_CHARACTERS_MAX: Final = 300
-# Control characters, marks that change the direction of a text, and halves of characters, which UTF-8 does not have.
-_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
-_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return a text from a cluster or a program as one line without unprintable characters, cut at its end."""
-    return cut_end(to_one_line(_UNPRINTABLE.sub(" ", text[: 4 * characters_max])), characters_max)
+    """Return a text from a cluster or a program as `to_printable_line` does, cut at its end."""
+    return cut_end(to_printable_line(text[: 4 * characters_max]), characters_max)
 
 
 def clean_lines(text: str) -> str:
     """Return a text of several lines, such as a log, without unprintable characters and colors of a terminal."""
-    return "\n".join(_UNPRINTABLE.sub(" ", line) for line in _COLOR.sub("", text).expandtabs().splitlines())
+    return "\n".join(UNPRINTABLE.sub(" ", line) for line in COLOR.sub("", text).expandtabs().splitlines())
 
 
 def format_duration(seconds: float) -> str:

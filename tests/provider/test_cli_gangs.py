@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
 
+RED_ERROR = r"""printf %s '{"error": "\u001b[31mno\u001b[0m\nluck\u001b]0;title\u0007"}' > $GANG_RESULT_PATH"""
+"""What a program writes that shows its errors in colours, and would set the title of the terminal."""
+
+
 @pytest.fixture(scope="module")
 def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
     """A namespace with a gang that runs, one that waits, one that failed, and one that has succeeded."""
@@ -47,7 +51,7 @@ def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
     gangs.create_namespace()
     gangs.submit("train", "echo hello $RANK; sleep 600")
     gangs.submit("big", "true", workers=4, resources={"cpu": "3"})
-    gangs.submit("fail", "test $RANK = 1 && exec sleep 600; echo oops $RANK; exit 3", dag_id="report")
+    gangs.submit("fail", f"test $RANK = 1 && exec sleep 600; echo oops $RANK; {RED_ERROR}; exit 3", dag_id="report")
     gangs.submit("load", "echo done", dag_id="report")
     wanted = {"train": Phase.RUNNING, "big": Phase.ASSEMBLING, "fail": Phase.FAILED, "load": Phase.SUCCEEDED}
     for name, phase in wanted.items():
@@ -252,7 +256,7 @@ def test_watch_prints_a_gang_that_comes(tonight: CliGangs) -> None:
 
 
 def test_text_has_no_colours_without_a_terminal(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["list"], ["show", "report", "fail"], ["why", "etl", "big"], ["leaks", "--older-than", "0s"]):
+    for command in (["list"], ["show", "report", "fail"], ["why", "report", "fail"], ["leaks", "--older-than", "0s"]):
         tonight.call(*command)
     assert "\x1b" not in capsys.readouterr().out
 
