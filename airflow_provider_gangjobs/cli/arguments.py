@@ -143,7 +143,7 @@ def _extras_of(conn_id: str) -> dict[str, Any]:
         return dict(read_extras(conn_id) or {})
     except AirflowNotFoundException as error:
         raise CommandError(
-            f"Airflow has no connection {conn_id!r}: `airflow connections list` shows the connections that it has"
+            f"Airflow has no connection {conn_id!r}, or cannot read it: `airflow connections list` shows what it has"
         ) from error
 
 
