@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.gang.gang_lists import GangName
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.service import GangService
 
@@ -217,11 +218,14 @@ def _candidates(found: list[StoredGang]) -> str:
     return "\n".join([*lines, *([f"  and {more} more"] if more else [])])
 
 
-async def _not_found(gangs: GangService, name: object, namespace: str | None) -> str:
+async def _not_found(gangs: GangService, name: GangName, namespace: str | None) -> str:
     from airflow_provider_gangjobs.tracking.gang_listing import namespace_exists
 
     if namespace is None:
         return f"{name}: the cluster has no such gang. `gangjobs list -A` shows all gangs"
+    if name.namespace not in {None, namespace}:
+        where = f"namespace {name.namespace} has no such Job, and namespace {namespace} no such submission"
+        return f"{name}: {where}. `gangjobs list -A` shows the gangs of all namespaces"
     if await namespace_exists(gangs.client, namespace) is False:
         return f"{name}: namespace {namespace} does not exist. Choose one with -n, or all with -A"
     return f"{name}: namespace {namespace} has no such gang. `gangjobs list -A` shows the gangs of all namespaces"

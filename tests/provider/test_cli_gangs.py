@@ -263,6 +263,7 @@ def test_text_has_no_colours_without_a_terminal(tonight: CliGangs, capsys: pytes
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "an unknown gang": (["why", "nosuch"], 4, "has no such gang. `gangjobs list -A` shows the gangs of all"),
+    "a gang of another namespace": (["why", "other/a"], 4, "namespace other has no such Job, and namespace cli-"),
     "too many words": (["why", "a", "b", "c", "1", "e"], 4, "name one gang"),
     "a gang that has ended": (["cancel", "report", "fail"], 4, "has ended already"),
     "no log": (["logs", "etl", "big"], 1, "no pod has a log: no rank has started, or the pods are gone."),
