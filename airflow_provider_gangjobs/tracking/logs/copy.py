@@ -109,14 +109,15 @@ class HeadAndEnd:
             self._end.feed(chunk)
             return
         parts = self._parser.feed(chunk)
-        for at in range(0, len(parts), PARTS_PER_WRITE):
-            some = parts[at : at + PARTS_PER_WRITE]
-            self._write(some)
-            if self.written_bytes >= self._head_bytes:
-                self._end = LastBytes(self._end_bytes)
-                rest = parts[at + PARTS_PER_WRITE :] + self._parser.end()
-                self._end.feed(b"".join(part.text + b"\n" if part.ends else part.text for part in rest))
-                return
+        room, fitting = self._head_bytes - self.written_bytes, 0
+        while fitting < len(parts) and room > 0:
+            room -= len(parts[fitting].text) + parts[fitting].ends
+            fitting += 1
+        self._write(parts[:fitting])
+        if room <= 0:
+            self._end = LastBytes(self._end_bytes)
+            rest = parts[fitting:] + self._parser.end()
+            self._end.feed(b"".join(part.text + b"\n" if part.ends else part.text for part in rest))
 
     def end(self) -> None:
         """Write the end of the log."""
