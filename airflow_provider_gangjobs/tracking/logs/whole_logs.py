@@ -104,16 +104,19 @@ class LineWriter:
         self._write_lines([format_note(self._label, self._mask(note))])
 
     def _emit(self, hold: int) -> None:
-        text = text_of(self._held)
-        masked = self._mask(text)
-        if masked == text:
-            ready = len(self._held) - hold
+        text, ready = text_of(self._held), len(self._held) - hold
+        if (masked := self._mask(text)) == text:
             lines = [self._line(part.text.decode(errors="replace"), part.begins) for part in self._held[:ready]]
-            del self._held[:ready]
         else:
-            lines = self._lines_of(masked, self._held[0].begins)
-            self._held.clear()
+            # What is held does not begin within a secret, and another secret may begin in it.
+            while (head := self._masked(self._held[:ready])) + self._masked(self._held[ready:]) != masked:
+                ready -= 1
+            lines = self._lines_of(head, self._held[0].begins) if ready else []
+        del self._held[:ready]
         self._write_lines(lines)
+
+    def _masked(self, parts: Sequence[LogPart]) -> str:
+        return self._mask(text_of(parts))
 
     def _lines_of(self, text: str, begins: bool) -> list[str]:
         return [
