@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTAT
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
+from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX
 from airflow_provider_gangjobs.tracking.logs.limits import (
     BURST,
     RATE,
@@ -352,6 +353,23 @@ async def test_logs_of_all_deleted_ranks_are_read_if_the_task_wants_all(plane):
     rest = await copied_after(plane, await waiting, Logs.ALL)
     said_lines = sorted(line for line in (*lines.all, *rest) if "I am" in line)
     assert said_lines == [f"[rank {rank}] I am rank {rank}" for rank in range(4)]
+
+
+@in_virtual_time
+async def test_log_of_rank_0_is_read_also_if_the_pods_of_many_other_ranks_are_deleted_first(plane):
+    ref = plane.submit(workers=RANKS_MAX + 2)
+    await plane.until(lambda: plane.running_ranks() == RANKS_MAX + 2)
+    plane.logs |= {pod["metadata"]["name"]: "step\n" for pod in plane.pods()}
+    lines: list[str] = []
+    wanted = WantedLogs(ranks=[], bytes_max=0, kept=Logs.ALL)
+    made = GangStreams(stored_positions(plane, ref), wanted, output=ListOutput(lines), mask=str)
+    plane.finish("train", 1, exit_code=1)
+    await plane.until(lambda: sum("deletionTimestamp" in pod["metadata"] for pod in plane.pods()) > RANKS_MAX)
+    made.observe([view(PodView, one) for one in reversed(plane.pods(ref.name))])
+    streaming = asyncio.create_task(made.run())
+    await made.finish(FINISH_S)
+    streaming.cancel()
+    assert said(lines) == ["step"]
 
 
 @pytest.mark.parametrize("streams", [[0], []], ids=["streamed", "selected"])

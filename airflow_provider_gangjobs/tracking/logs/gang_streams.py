@@ -333,7 +333,8 @@ class GangStreams:
                     self._tasks.create_task(self._stream(pod))
             if not must_be_read_now(pod, self._wanted.ranks, self._wanted.kept):
                 continue
-            if pod.metadata.uid in self._deleted or len(self._deleted) < RANKS_MAX:
+            is_named = rank == 0 or rank in self._wanted.ranks
+            if is_named or pod.metadata.uid in self._deleted or len(self._deleted) < RANKS_MAX:
                 self._deleted[pod.metadata.uid] = pod
                 if self._tasks is not None:
                     self._read_ahead(pod)
