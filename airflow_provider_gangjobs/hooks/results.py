@@ -32,7 +32,8 @@ def read_result(value: Any, *, storage: str | os.PathLike[str] | ObjectStoragePa
 
     Raises:
         ResultAddressRefused: the address is not in the folder of the task, nor below `storage`. Nothing was opened.
-        OSError, ValueError: the storage cannot be read. It may be a volume that this worker does not mount.
+        OSError: the storage cannot be read. It may be a volume that this worker does not mount.
+        ValueError: the storage cannot be read, or has something else than what the rank wrote.
     """
     if not is_stored(value):
         return value
@@ -43,7 +44,10 @@ def read_result(value: Any, *, storage: str | os.PathLike[str] | ObjectStoragePa
     _refuse_links(folder, path, address)
     from airflow.sdk import ObjectStoragePath
 
-    text = ObjectStoragePath(address).read_text()
+    content = ObjectStoragePath(address).read_bytes()
+    if len(content) != (size := value[result_addresses.SIZE]):
+        raise ValueError(f"{address} has {len(content)} bytes, and its rank wrote {size}")
+    text = content.decode()
     try:
         return result_addresses.without_marks(json.loads(text))
     except ValueError:  # a program may write text that is not JSON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,9 +85,18 @@ def test_program_writes_what_is_piped_into_it(environ: dict[str, str]) -> None:
     assert read(environ) == [LARGE]
 
 
-def test_text_that_is_not_json_stays_text(environ: dict[str, str]) -> None:
-    assert pipe(LARGE, environ).returncode == 0
-    assert read(environ) == LARGE
+@pytest.mark.parametrize("text", [LARGE, LARGE + "\r\nend\r\n"], ids=["one line", "line ends of Windows"])
+def test_text_that_is_not_json_stays_text(environ: dict[str, str], text: str) -> None:
+    assert pipe(text, environ).returncode == 0
+    assert read(environ) == text
+
+
+def test_object_that_is_not_the_one_that_the_rank_wrote_is_no_result(environ: dict[str, str]) -> None:
+    gangjobs_result.write_result(LARGE, environ)
+    path = written(environ)["gang_result"].removeprefix("file://")
+    os.truncate(path, 4000)
+    with pytest.raises(ValueError, match=r"rank-00007.json has 4000 bytes, and its rank wrote 5002"):
+        read(environ)
 
 
 REFUSED = {
