@@ -88,9 +88,10 @@ class ResultTooLarge(GangJobError):
     ref: str
     rank: int
     size: int = 0
-    """The size in bytes. The kubelet keeps 4096 bytes, so this is a lower bound."""
+    """The size in bytes. The kubelet keeps no more than `limit`, so this is a lower bound."""
     limit: int = 4096
-    """The size from which on a result may have been truncated. The largest result is one byte smaller."""
+    """The size from which on a result may have been truncated. The largest result is one byte smaller. The limit is
+    lower in a pod of more than three containers, which share 12 KiB."""
 
     _usual_remedy = "Set result_storage, or write large results to storage and return their address"
     _is_permanent = True  # the program would write a result of the same size
@@ -99,6 +100,12 @@ class ResultTooLarge(GangJobError):
     def what(self) -> str:
         size = f"{self.size} bytes or more; the limit is {self.limit - 1} bytes"
         return f"Rank {self.rank} of gang {self.ref} wrote a result of {size}"
+
+    @property
+    def evidence(self) -> str:
+        if self.limit == type(self).limit:
+            return ""
+        return "The containers of its pod share 12 KiB, and result_storage stores only results of more than 4095 bytes"
 
 
 class ResultAddressRefused(GangJobError):

@@ -221,6 +221,14 @@ EXAMPLES = [
         ),
     ),
     (
+        ResultTooLarge("ml/a", 0, 3072, 3072),
+        (
+            "Rank 0 of gang ml/a wrote a result of 3072 bytes or more; the limit is 3071 bytes. The containers of its "
+            "pod share 12 KiB, and result_storage stores only results of more than 4095 bytes. "
+            "Set result_storage, or write large results to storage and return their address."
+        ),
+    ),
+    (
         ResultAddressRefused("file:///etc/shadow", "s3://b/d/r/t"),
         (
             "The result at file:///etc/shadow is not read. The address is not below s3://b/d/r/t. If the value is from "

@@ -119,6 +119,14 @@ def test_result_that_was_cut_is_refused() -> None:
         task_result([outcome(0, "x" * 4096, message_cut=True)], indexes("0"), Results.RANK0, REF)
 
 
+@pytest.mark.parametrize(("size", "limit"), [(4096, 4095), (4094, 4095), (3072, 3071), (2457, 2456)])
+def test_limit_of_a_result_that_was_cut_is_that_of_its_pod(size: int, limit: int) -> None:
+    """The kubelet keeps 12 KiB of a pod, and replaces a character that it has cut, which may become shorter."""
+    cut = [outcome(0, "x" * size, message_cut=True)]
+    with pytest.raises(ResultTooLarge, match=f"the limit is {limit} bytes"):
+        task_result(cut, indexes("0"), Results.RANK0, REF)
+
+
 def test_cut_result_of_a_pod_without_index_is_refused_by_its_place() -> None:
     outcomes = [outcome(None, "1", at=1), outcome(None, "x" * 4096, at=2, message_cut=True)]
     with pytest.raises(ResultTooLarge, match="Rank 1 of gang"):

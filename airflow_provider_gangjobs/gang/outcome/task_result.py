@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, end_order, result_outcomes
+from airflow_provider_gangjobs.gang.outcome.outcomes import (
+    POD_MESSAGE_BYTES_MAX,
+    Outcome,
+    OutcomeKind,
+    end_order,
+    result_outcomes,
+)
 from airflow_provider_gangjobs.gang.outcome.result_addresses import with_mark
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
 from airflow_provider_gangjobs.kube.views import parse_indexes
-from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +158,7 @@ def _value(rank: int, outcome: Outcome | None, ref: GangRef) -> Any:
     if outcome is None:
         return None
     if outcome.message_cut:
-        raise ResultTooLarge(
-            ref=str(ref), rank=rank, size=len(outcome.message.encode()), limit=TERMINATION_MESSAGE_BYTES_MAX
-        )
+        size = len(outcome.message.encode())
+        containers = POD_MESSAGE_BYTES_MAX // size
+        raise ResultTooLarge(ref=str(ref), rank=rank, size=size, limit=POD_MESSAGE_BYTES_MAX // containers)
     return outcome.result
