@@ -144,10 +144,11 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
     :param message: What happened. If the program left no termination message, the rank has the message of the kubelet,
         which is already part of this text.
     """
+    name = f"{rank.name} {rank.container}".rstrip()
     if log_tail:
-        return f"{LAST_LINES_OF}{rank.name}:\n{log_tail}"
+        return f"{LAST_LINES_OF}{name}:\n{log_tail}"
     has_own = rank.message and rank.message.strip(" .") not in message
-    return f"Termination message of {rank.name}:\n{rank.message.rstrip()}" if has_own else ""
+    return f"Termination message of {name}:\n{rank.message.rstrip()}" if has_own else ""
 
 
 def _message(event: GangEvent, remedy: str = "") -> str:
@@ -377,8 +378,13 @@ class Completion:
         return held
 
     def _last_lines(self) -> str:
-        failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
-        of_failed = (log.last_lines for log in self.copied_logs if log.source.pod == failed and log.source.is_main)
+        ends = ((rank.pod, rank.container) for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED)
+        failed = next(ends, None)
+        of_failed = (
+            log.last_lines
+            for log in self.copied_logs
+            if failed == (log.source.pod, "" if log.source.is_main else log.source.container)
+        )
         lines = next(of_failed, "").splitlines()
         return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
 

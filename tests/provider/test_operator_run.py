@@ -287,6 +287,18 @@ def test_last_lines_are_in_the_error(task: TaskMaker) -> None:
         task(FAIL_ALL).execute()
 
 
+@pytest.mark.parametrize("copied", [(), ("proxy",)], ids=["log of the sidecar is not copied", "it is copied"])
+def test_last_lines_in_the_error_are_those_of_the_container_that_failed(
+    task: TaskMaker, copied: tuple[str, ...]
+) -> None:
+    proxy = {"name": "proxy", "image": "i", "command": ["bash", "-c", "echo no route; exit 3"]}
+    overrides = {"spec": {"containers": [proxy]}}
+    train = task("echo all is well", workers=1, log_containers=copied, pod_overrides=overrides)
+    with pytest.raises(AppFailed, match="of rank 0 proxy:") as failed:
+        train.execute()
+    assert ("all is well" in str(failed.value), "no route" in str(failed.value)) == (False, True)
+
+
 @pytest.mark.parametrize(("on_finish", "left"), [("keep", 1), ("delete_succeeded", 1), ("delete", 0)])
 def test_failed_gang_is_kept_unless_on_finish_is_delete(task: TaskMaker, on_finish: str, left: int) -> None:
     train = task(FAIL_ALL, on_finish=on_finish)
