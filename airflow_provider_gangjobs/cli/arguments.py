@@ -218,14 +218,23 @@ def _candidates(found: list[StoredGang]) -> str:
     return "\n".join([*lines, *([f"  and {more} more"] if more else [])])
 
 
-async def _not_found(gangs: GangService, name: GangName, namespace: str | None) -> str:
+async def require_namespace(gangs: GangService, namespace: str | None) -> None:
+    """Find out why a command has found nothing.
+
+    Raises:
+        ClusterFailed: the namespace does not exist.
+    """
     from airflow_provider_gangjobs.tracking.gang_listing import namespace_exists
 
+    if namespace is not None and await namespace_exists(gangs.client, namespace) is False:
+        raise ClusterFailed(f"namespace {namespace} does not exist. Choose one with -n, or all with -A")
+
+
+async def _not_found(gangs: GangService, name: GangName, namespace: str | None) -> str:
     if namespace is None:
         return f"{name}: the cluster has no such gang. `gangjobs list -A` shows all gangs"
     if name.namespace not in {None, namespace}:
         where = f"namespace {name.namespace} has no such Job, and namespace {namespace} no such submission"
         return f"{name}: {where}. `gangjobs list -A` shows the gangs of all namespaces"
-    if await namespace_exists(gangs.client, namespace) is False:
-        return f"{name}: namespace {namespace} does not exist. Choose one with -n, or all with -A"
+    await require_namespace(gangs, namespace)
     return f"{name}: namespace {namespace} has no such gang. `gangjobs list -A` shows the gangs of all namespaces"

@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.cli.arguments import (
     add_cluster_options,
     add_gang_argument,
     find_gang,
+    require_namespace,
     run_on_cluster,
     selected_namespace,
 )
@@ -26,6 +27,7 @@ from airflow_provider_gangjobs.cli.gangs import parse_age
 if TYPE_CHECKING:
     import argparse
 
+    from airflow_provider_gangjobs.ending.release import ReleaseReport
     from airflow_provider_gangjobs.ending.submissions import CleanupReport
     from airflow_provider_gangjobs.ending.sweep import SweptGang
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -152,6 +154,8 @@ async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[Cleanu
     tidied = await gangs.tidy(
         namespace=namespace, everywhere=namespace is None, older_than=options.older_than, dry_run=options.dry_run
     )
+    if not tidied.looked_at:
+        await require_namespace(gangs, namespace)
     swept = await sweep_once(
         gangs.client,
         namespace,
@@ -178,10 +182,15 @@ def release(options: argparse.Namespace) -> int:
     """
     if options.gang and options.all_namespaces:
         raise CommandError("--gang names a Job of one namespace: set --namespace, not --all-namespaces")
-    released = run_on_cluster(
-        options,
-        lambda gangs: gangs.release_finalizers(namespace=selected_namespace(options, gangs), gang=options.gang),
-    )
+
+    async def release_pods(gangs: GangService) -> ReleaseReport:
+        namespace = selected_namespace(options, gangs)
+        report = await gangs.release_finalizers(namespace=namespace, gang=options.gang)
+        if not report.pods:
+            await require_namespace(gangs, namespace)
+        return report
+
+    released = run_on_cluster(options, release_pods)
     print(f"{released.pods} pods checked, {released.released} released, {released.failed} failed")
     for failure in released.failures:
         print(failure, file=sys.stderr)

@@ -14,10 +14,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cli.arguments import (
-    ClusterFailed,
     add_cluster_options,
     add_gang_argument,
     find_gang,
+    require_namespace,
     run_on_cluster,
     selected_namespace,
 )
@@ -83,26 +83,27 @@ def list_gangs(options: argparse.Namespace) -> int:
     if options.watch:
         run_on_cluster(options, lambda gangs: _watch(gangs, options))
         return 0
-    rows, now, problem = run_on_cluster(options, lambda gangs: _read_rows(gangs, options))
-    if not rows and problem:
-        raise ClusterFailed(problem)
+    rows, now = run_on_cluster(options, lambda gangs: _read_rows(gangs, options))
     print_rows(rows, _listing(lambda: now, options), options.output)
     if not rows and options.output in {"table", "wide"}:
         print("No gangs found.", file=sys.stderr)
     return 0
 
 
-async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[list[GangRow], datetime, str]:
-    """Return the rows, the time of the server, and why there may be none."""
+async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[list[GangRow], datetime]:
+    """Return the rows, and the time of the server."""
+    jobs, now = await _read_jobs(gangs, options), gangs.client.server_clock.now()
+    return _rows_of(jobs, now, options), now
+
+
+async def _read_jobs(gangs: GangService, options: argparse.Namespace) -> list[StoredGang]:
     from airflow_provider_gangjobs.tracking import gang_listing
 
     namespace = selected_namespace(options, gangs)
     jobs = await gang_listing.list_gangs(gangs.client, namespace)
-    now = gangs.client.server_clock.now()
-    problem = ""
-    if not jobs and namespace is not None and await gang_listing.namespace_exists(gangs.client, namespace) is False:
-        problem = f"namespace {namespace} does not exist. Choose one with -n, or all with -A"
-    return _rows_of(jobs, now, options), now, problem
+    if not jobs:
+        await require_namespace(gangs, namespace)
+    return jobs
 
 
 def _rows_of(jobs: Iterable[StoredGang], now: datetime, options: argparse.Namespace) -> list[GangRow]:
@@ -149,14 +150,12 @@ def _kept_for(row: GangRow, now: datetime) -> str:
 
 async def _watch(gangs: GangService, options: argparse.Namespace) -> None:
     """Print the gangs, and then each gang whose row changes, until Ctrl-C."""
-    from airflow_provider_gangjobs.tracking.gang_listing import list_gangs as read_list
     from airflow_provider_gangjobs.tracking.gang_listing import watch_gangs
 
-    namespace = selected_namespace(options, gangs)
-    await read_list(gangs.client, namespace)  # raises at once what a watch would retry
+    await _read_jobs(gangs, options)  # raises at once what a watch would retry
     shown: dict[str, GangRow] = {}
     show: Callable[[GangRow], None] | None = None
-    async with aclosing(watch_gangs(gangs.client, namespace)) as changes:
+    async with aclosing(watch_gangs(gangs.client, selected_namespace(options, gangs))) as changes:
         async for jobs in changes:
             rows = _rows_of(jobs, gangs.client.server_clock.now(), options)
             changed = [row for row in reversed(rows) if shown.get(row.uid) != row]
@@ -190,12 +189,8 @@ def configure_top(parser: argparse.ArgumentParser) -> None:
 def top(options: argparse.Namespace) -> int:
     """Show what the live gangs of each DAG hold and wait for, and return 0."""
     from airflow_provider_gangjobs.gang.gang_lists import use_by_dag
-    from airflow_provider_gangjobs.tracking import gang_listing
 
-    jobs = run_on_cluster(
-        options, lambda gangs: gang_listing.list_gangs(gangs.client, selected_namespace(options, gangs))
-    )
-    rows = use_by_dag(jobs)
+    rows = use_by_dag(run_on_cluster(options, lambda gangs: _read_jobs(gangs, options)))
     print_rows(rows, _top_listing(rows), options.output)
     return 0
 
@@ -239,6 +234,8 @@ def leaks(options: argparse.Namespace) -> int:
     async def read(gangs: GangService) -> tuple[list[Leak], str, datetime]:
         namespace = selected_namespace(options, gangs)
         found, unknown = await find_leaks(gangs.client, namespace, grace=options.older_than)
+        if not found:
+            await require_namespace(gangs, namespace)
         return found, unknown, gangs.client.server_clock.now()
 
     found, unknown, now = run_on_cluster(options, read)

@@ -328,6 +328,15 @@ def test_cluster_that_cannot_be_chosen_is_named(
     assert shown.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["list -w", "why train", "top", "leaks", "tidy", "release"])
+def test_namespace_that_does_not_exist_is_a_failure_of_each_command(
+    embedded: SandboxThread, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(embedded.kubeconfig_path))
+    assert main([*command.split(), "-n", "nosuch"]) == 3
+    assert "namespace nosuch does not exist. Choose one with -n" in capsys.readouterr().err
+
+
 def test_cluster_that_does_not_answer_ends_the_command_soon(
     embedded: SandboxThread,
     capsys: pytest.CaptureFixture[str],
