@@ -17,6 +17,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.sdk.bases.operator import get_merged_defaults
 from airflow.sdk.definitions.mappedoperator import DictOfListsExpandInput, ListOfDictsExpandInput, OperatorPartial
 from airflow.triggers.base import BaseTrigger, StartTriggerArgs
 from msgspec import Struct, structs
@@ -195,7 +196,9 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     :param operator: Airflow's mapped operator.
     :param values: The values over which it is mapped: lists by parameter, or a list of mappings.
     """
-    shared: Mapping[str, Any] = operator.partial_kwargs
+    # A worker applies the `default_args` when it makes the operator of one value.
+    given, _ = get_merged_defaults(operator.dag, operator.task_group, None, None)
+    shared: Mapping[str, Any] = {**given, **operator.partial_kwargs}
     names = (*defaults_of(operator.operator_class), *(("op_args", "op_kwargs", "rank_resources") if source else ()))
     parameters = {name: shared[name] for name in names if shared.get(name) is not None}
     if "callbacks" in parameters:
@@ -206,7 +209,7 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     except NeedsWorkerError as error:
         return TriggererStart(str(error))
     common = {name: shared[name] for name in _COMMON if name in shared}
-    return _start(parameters, place, common, source, values, end=_end_of_mapped(operator))
+    return _start(parameters, place, common, source, values, end=_end_of_mapped(operator, shared))
 
 
 def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSource | None) -> StartPlace:
@@ -223,9 +226,8 @@ def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSour
     )
 
 
-def _end_of_mapped(operator: Any) -> EndFacts | None:
+def _end_of_mapped(operator: Any, shared: Mapping[str, Any]) -> EndFacts | None:
     """Return what decides whether a mapped task may end in the triggerer, as far as its shared parameters say."""
-    shared: Mapping[str, Any] = operator.partial_kwargs
     wanted = shared.get("end_from_trigger")
     if not (ends_from_trigger() if wanted is None else wanted):
         return None

@@ -183,6 +183,13 @@ def test_mapped_task_is_given_the_shared_parameters_and_finds_its_own_values() -
     assert {each["image"] for each in found} == {"i"}
 
 
+def test_mapped_task_is_given_the_default_args_of_its_dag() -> None:
+    with DAG("d", schedule=None, default_args={"namespace": "team", "on_kill": "keep", "image": "other"}) as dag:
+        GangJobOperator.partial(task_id="many", image="i", start_from_trigger=True).expand(args=[["a"]])
+
+    assert start_in(dag, "many")["parameters"] == {"namespace": "team", "on_kill": "keep", "image": "i"}
+
+
 def test_trigger_knows_whether_its_task_returns_the_result_of_the_dag() -> None:
     with DAG("d", schedule=None) as dag:
 
