@@ -97,7 +97,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
             results=results,
             # Airflow derives multiple_outputs from the function's annotation, which describes the result of one rank.
             multiple_outputs=multiple_outputs and results == Results.RANK0,
-            resources=rank_resources if resources is None else resources,
+            resources=resources if rank_resources is None else rank_resources,
             command=[*words, f"{FILES_PATH}/{python_runner.RUNNER_FILE}"],
             **kwargs,
         )
@@ -174,7 +174,9 @@ class GangJobTask(_TaskDecorator):  # type: ignore[type-arg]
         """Expand as Airflow does, which would check the names of the parameters only when a mapped task runs."""
         with answers_to_unknown(self.operator_class, self.kwargs):
             validate_mapping_kwargs(self.operator_class, "partial", self.kwargs)
-        expanded = super()._expand(expand_input, strict=strict)
+        # Airflow would take `resources` in default_args for its own. Without an entry, a worker gives them to the gang.
+        expanded = _TaskDecorator._expand(super().override(resources=None), expand_input, strict=strict)  # noqa: SLF001
+        del expanded.operator.partial_kwargs["resources"]  # type: ignore[attr-defined]
         given = self.kwargs.get("start_from_trigger")
         if starts_from_trigger() if given is None else given:
             self._start_from_trigger(expanded.operator, expand_input.value)  # type: ignore[attr-defined]

@@ -311,7 +311,8 @@ class GangJobOperator(GangParameters):
         **kwargs: Any,
     ) -> None:
         with answers_to_unknown(type(self), kwargs):
-            super().__init__(**kwargs)
+            # With `resources` in default_args, Airflow would take them for its own.
+            super().__init__(**kwargs, resources=None)
         self.image = image
         self.command = command
         self.args = args

@@ -42,3 +42,12 @@ def test_mapped_operator_becomes_one_per_value() -> None:
 
 def test_resources_of_airflow_itself_stay_unset() -> None:
     assert dag_of_both_kinds().task_dict["one"].resources is None
+
+
+def test_resources_in_default_args_are_those_of_the_gang() -> None:
+    with DAG("d", schedule=None, default_args={"resources": {"cpu": "2"}}) as dag:
+        GangJobOperator(task_id="one", image="i")
+        GangJobOperator.partial(task_id="many", image="i").expand(workers=[1, 2])
+    operators = [dag.task_dict["one"], dag.task_dict["many"].unmap({"workers": 1})]
+
+    assert [(each.rank_resources, each.resources) for each in operators] == [({"cpu": "2"}, None)] * 2
