@@ -301,13 +301,14 @@ class GangParameters(ErrorRules):
         return super().render_template(content, context, environment, seen_oids)
 
     def _is_rendered_to_itself(self, text: str, environment: Environment) -> bool:
-        """Return whether a text is certainly no template. Jinja takes half a millisecond of CPU to find that out."""
-        from jinja2.nativetypes import NativeEnvironment
+        """Return whether a text is certainly no template. Jinja takes half a millisecond of CPU to find that out.
 
+        With `render_template_as_native_obj`, Airflow would make numbers and dicts of such texts, which are arguments,
+        variables and files of programs.
+        """
         marks = (environment.block_start_string, environment.variable_start_string, environment.comment_start_string)
         return (
             environment.line_statement_prefix is environment.line_comment_prefix is None
-            and not isinstance(environment, NativeEnvironment)
             and not text.endswith(tuple(self.template_ext))
             and not any(mark in text for mark in (*marks, "\r"))
         )

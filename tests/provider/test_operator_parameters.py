@@ -195,9 +195,8 @@ def test_content_of_a_file_keeps_its_last_line_end(native: bool) -> None:
 
 @pytest.mark.parametrize("text", ["plain", "a\r\nb", "{# a #}b", "{% raw %}{{ x }}{% endraw %}", "{", "1", "a\n", ""])
 @pytest.mark.parametrize("options", [{}, {"variable_start_string": "<<", "variable_end_string": ">>"}])
-@pytest.mark.parametrize("native", [False, True], ids=["as text", "as native objects"])
-def test_text_is_rendered_as_airflow_renders_it(text: str, options: dict[str, Any], native: bool) -> None:
-    with DAG("d", schedule=None, render_template_as_native_obj=native, jinja_environment_kwargs=options):
+def test_text_is_rendered_as_airflow_renders_it(text: str, options: dict[str, Any]) -> None:
+    with DAG("d", schedule=None, jinja_environment_kwargs=options):
         train = GangJobOperator(**SOUND)
     environment = train.get_template_env()
     environment.keep_trailing_newline = True
@@ -205,6 +204,16 @@ def test_text_is_rendered_as_airflow_renders_it(text: str, options: dict[str, An
     expected = BaseOperator.render_template(train, text, {"x": "y"}, environment)
 
     assert train.render_template(text, {"x": "y"}) == expected
+
+
+def test_text_without_a_template_stays_text_beside_native_objects() -> None:
+    given = {"args": ["--epochs", "5"], "env": {"THREADS": "4", "EMPTY": ""}, "files": {"a.json": '{"lr": 1}\n'}}
+    with DAG("d", schedule=None, render_template_as_native_obj=True):
+        train = GangJobOperator(**{**SOUND, **given, "workers": "{{ n }}"})
+    train.render_template_fields({"n": 3})
+
+    assert {name: getattr(train, name) for name in given} == given
+    assert train.workers == 3
 
 
 def test_missing_manifest_file_fails_the_parsing() -> None:
