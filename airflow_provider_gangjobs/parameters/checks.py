@@ -29,6 +29,13 @@ def refuse(problems: Iterable[Problem]) -> None:
         raise InvalidGangSpec(found)
 
 
+def as_list(value: Any) -> Any:
+    """Return a list of the lazy sequence by which Airflow passes the results of a mapped task, and any other value
+    unchanged."""
+    is_lazy = isinstance(value, Sequence) and not isinstance(value, (str, bytes, list, tuple))
+    return list(value) if is_lazy else value
+
+
 def append_item(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
     """Add an item to a parameter that is a list."""
     items = spec.get(parameter) or ()

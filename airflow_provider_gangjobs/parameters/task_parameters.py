@@ -202,7 +202,7 @@ class GangParameters(ErrorRules):
 
     def _spec_parameters(self) -> dict[str, Any]:
         checks.refuse(shorthands.template_problems(self.pod_template_file, self.manifest))
-        given = {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
+        given = {name: checks.as_list(getattr(self, attribute, None)) for name, attribute in _SPEC_PARAMETERS.items()}
         if checks.is_manifest_file(self.pod_template_file):  # the file is read when the task runs
             return given | {"manifest": self.pod_template_file}
         return shorthands.expand(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserList
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from airflow.sdk.definitions._internal.templater import LiteralValue
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.checks import (
     is_manifest_file,
@@ -214,6 +216,15 @@ def test_text_without_a_template_stays_text_beside_native_objects() -> None:
 
     assert {name: getattr(train, name) for name in given} == given
     assert train.workers == 3
+
+
+def test_results_of_a_mapped_task_are_a_list() -> None:
+    with DAG("d", schedule=None):
+        train = GangJobOperator(**SOUND, args=lambda **_: UserList(["a", "b"]))
+    train.render_template_fields({})
+
+    assert validate(train.gang_spec()) == ()
+    assert train.gang_spec().args == ["a", "b"]
 
 
 def test_missing_manifest_file_fails_the_parsing() -> None:
