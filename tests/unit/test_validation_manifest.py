@@ -24,7 +24,7 @@ MANIFESTS = {
     "two documents": (GangSpec(manifest="a: b\n---\nc: d"), "manifest", "line 2"),
     "an object of Python": (GangSpec(manifest="a: !!python/object:os.system {}"), "manifest", "is not YAML"),
     "a copy of a live Job": (
-        GangSpec(manifest={**job(metadata={"uid": "u"}), "status": {}}),
+        GangSpec(manifest={**job(metadata={"uid": "u"}), "status": {"active": 1}}),
         "manifest",
         "metadata.uid, status of a live object",
     ),
@@ -233,6 +233,12 @@ NOT_READ_AS_TEXT = {
     "0x1F": "the number 31",
     '"on"': None,
 }
+
+
+def test_manifest_that_kubectl_has_written_is_accepted():
+    manifest = {**job(metadata={"name": "a", "creationTimestamp": None}), "status": {}}  # create job --dry-run=client
+
+    assert validate(GangSpec(manifest=manifest)) == ()
 
 
 @pytest.mark.parametrize(("written", "read"), NOT_READ_AS_TEXT.items(), ids=NOT_READ_AS_TEXT)

@@ -69,7 +69,7 @@ def check_kind(parsed: ParsedSpec) -> Iterator[Problem]:
         yield Problem("manifest", f"is {given}", "Give apiVersion: batch/v1 and kind: Job")
         return
     copied = [name for name in _SERVER_FIELDS if name in manifest.get("metadata", {})]
-    copied = [f"metadata.{name}" for name in copied] + ["status"] * ("status" in manifest)
+    copied = [f"metadata.{name}" for name in copied] + ["status"] * bool(manifest.get("status"))
     if copied:
         yield Problem("manifest", f"has {', '.join(copied)} of a live object", "Remove what the server writes")
     for name in ("selector", "manualSelector"):
