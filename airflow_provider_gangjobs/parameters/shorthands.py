@@ -182,14 +182,18 @@ def manifest_of_pod(text: str) -> dict[str, Any]:
 
     try:
         given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         raise InvalidGangSpec((Problem("pod_template_file", f"is not YAML: {error}", "Correct the file"),)) from None
     kind = given.get("kind", "Pod") if isinstance(given, dict) else None
     if kind not in ("Pod", "PodTemplate"):
         what = f"has the kind {kind}" if kind else "is not a mapping"
         raise InvalidGangSpec((Problem("pod_template_file", what, "Give a Pod, or use manifest for a Job"),))
     pod = given.get("template", {}) if kind == "PodTemplate" else given
-    return job_of_pod(pod)
+    try:
+        return job_of_pod(pod)
+    except (AttributeError, TypeError):
+        what = "has a template, metadata or a spec that is not a mapping"
+        raise InvalidGangSpec((Problem("pod_template_file", what, "Correct the file"),)) from None
 
 
 def _launch_shards(spec: dict[str, Any]) -> None:
