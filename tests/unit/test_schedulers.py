@@ -174,6 +174,8 @@ def test_a_gang_is_placed_by_the_scheduler_that_it_names():
 
 def test_a_connection_names_the_scheduler_of_gangs_that_name_none():
     assert placement(gang(), groups=VOLCANO, gang_scheduler="volcano") == ("gang:volcano", "volcano")
+    named_by_pods = gang(scheduler_name="volcano")
+    assert placement(named_by_pods, groups=VOLCANO, gang_scheduler="kueue") == ("gang:volcano", "volcano")
     native = {"resources": NATIVE, "gang_scheduler": "volcano"}
     assert placement(gang(gang_scheduler="native"), **native) == ("gang:v1beta1", "v1beta1")
 

@@ -46,6 +46,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     QueueTopologies,
     YuniKorn,
     flavor_names,
+    owner_of,
     select_scheduler,
     topology_guarantee,
 )
@@ -357,7 +358,8 @@ def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResource
     if default not in (None, AUTO, *SCHEDULER_NAMES):
         known = ", ".join((AUTO, *SCHEDULER_NAMES))
         return _Found(None, f"the connection names the gang_scheduler {default!r}", advice=f"Choose one of {known}")
-    if KUEUE in (spec.gang_scheduler, None if spec.gang_scheduler else default):
+    named = spec.gang_scheduler or owner_of(shape.scheduler_name) or default
+    if named == KUEUE:
         return _Found(None, "" if shape.kueue_queue else "the gang has no queue of Kueue", advice=_ADVICE_KUEUE)
     scheduler = select_scheduler(spec.gang_scheduler, shape.scheduler_name, default)
     if scheduler is None:
