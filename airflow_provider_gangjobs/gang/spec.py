@@ -219,6 +219,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
                 force_setattr(self, name, {} if name in ("files", "labels", "annotations") else ())
         for name in MODELS:
             force_setattr(self, name, convert_parameter(name, getattr(self, name)))
+        if isinstance(self.image_pull_secrets, (list, tuple)):
+            force_setattr(self, "image_pull_secrets", [_secret_name(each) for each in self.image_pull_secrets])
         if isinstance(self.roles, Mapping):
             force_setattr(self, "roles", {name: _convert_role(role) for name, role in self.roles.items()})
         force_setattr(self, "checkpoints", to_text(self.checkpoints))
@@ -287,6 +289,11 @@ _NOT_IN_HASH: Final = frozenset(
 
 def _is_of_provider(file: str) -> bool:
     return file.startswith(PROVIDER_FILE_PREFIX) or file in (RESULT_HELPER_FILE, PROGRESS_HELPER_FILE)
+
+
+def _secret_name(given: Any) -> Any:
+    """Return the name in a dict such as those of a PodSpec, and any other value unchanged."""
+    return given["name"] if isinstance(given, Mapping) and given.keys() == {"name"} else given
 
 
 def _convert_role(role: Any) -> Any:

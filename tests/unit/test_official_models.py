@@ -47,6 +47,7 @@ EQUAL = [
     ("volume_mounts", (k8s.V1VolumeMount(name="data", mount_path="/data"),), [{"name": "data", "mountPath": "/data"}]),
     ("tolerations", [k8s.V1Toleration(key="gpu", operator="Exists"), TOLERATION], [TOLERATION, TOLERATION]),
     ("image_pull_secrets", [k8s.V1LocalObjectReference(name="registry"), "other"], ["registry", "other"]),
+    ("image_pull_secrets", [{"name": "registry"}, "other"], ["registry", "other"]),
     ("security_context", k8s.V1PodSecurityContext(run_as_user=1000), {"runAsUser": 1000}),
     (
         "affinity",
