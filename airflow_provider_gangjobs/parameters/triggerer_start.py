@@ -199,6 +199,8 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     # A worker applies the `default_args` when it makes the operator of one value.
     given, _ = get_merged_defaults(operator.dag, operator.task_group, None, None)
     shared: Mapping[str, Any] = {**given, **operator.partial_kwargs}
+    if shared.get("start_from_trigger") is False:
+        return TriggererStart("start_from_trigger is false")
     names = (*defaults_of(operator.operator_class), *(("op_args", "op_kwargs", "rank_resources") if source else ()))
     parameters = {name: shared[name] for name in names if shared.get(name) is not None}
     if "callbacks" in parameters:

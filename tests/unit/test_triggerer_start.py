@@ -166,6 +166,15 @@ def test_option_of_airflow_decides_for_tasks_that_do_not_say_it(monkeypatch: pyt
     assert [found[name].start_from_trigger for name in ("one", "off", "many")] == [True, False, True]
 
 
+def test_default_args_of_a_dag_win_over_the_option_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__START_FROM_TRIGGER", "True")
+    with DAG("d", schedule=None, default_args={"start_from_trigger": False}) as dag:
+        GangJobOperator(task_id="one", image="i")
+        GangJobOperator.partial(task_id="many", image="i").expand(args=[["a"]])
+
+    assert [serialized(dag).task_dict[name].start_from_trigger for name in ("one", "many")] == [False, False]
+
+
 def test_mapped_task_is_given_the_shared_parameters_and_finds_its_own_values() -> None:
     with DAG("d", schedule=None) as dag:
         GangJobOperator.partial(task_id="many", image="i", start_from_trigger=True).expand(
