@@ -161,20 +161,39 @@ def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSp
     Raises:
         InvalidGangSpec: a file could not be read. The submission checks everything else.
     """
-    fields = {name: value for name, value in given.items() if value is not None}
-    fields |= {name: parse_whole_number(fields[name]) for name in ("workers", "min_workers") if name in fields}
+    fields = _with_types({name: value for name, value in given.items() if value is not None})
     if isinstance(fields.get("roles"), Mapping):
-        fields["roles"] = {name: _with_whole_workers(role) for name, role in fields["roles"].items()}
+        fields["roles"] = {name: _with_types(role) for name, role in fields["roles"].items()}
     if "files" in fields:
         fields["files"], problems = read_files(fields["files"], read)
         refuse(problems)
     return GangSpec(**fields)
 
 
-def _with_whole_workers(role: Any) -> Any:
-    if not isinstance(role, Mapping) or "workers" not in role:
-        return role
-    return {**role, "workers": parse_whole_number(role["workers"])}
+_TEXTS: Final = ("command", "args", "env", "labels", "annotations")
+
+
+def _with_types(parameters: Any) -> Any:
+    """Return the parameters of a gang or a role with the numbers that templates have rendered as text, and the texts
+    that they have rendered as numbers.
+
+    With `render_template_as_native_obj`, Airflow makes a number of "{{ ds_nodash }}".
+    """
+    if not isinstance(parameters, Mapping):
+        return parameters
+    numbers = {name: parse_whole_number(parameters[name]) for name in ("workers", "min_workers") if name in parameters}
+    return {**parameters, **numbers, **{name: _with_texts(parameters[name]) for name in _TEXTS if name in parameters}}
+
+
+def _with_texts(value: Any) -> Any:
+    """Return a list or a mapping with its numbers as text, except for booleans."""
+    if isinstance(value, Mapping):
+        return {name: _to_text(item) for name, item in value.items()}
+    return [_to_text(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _to_text(item: Any) -> Any:
+    return str(item) if isinstance(item, (int, float)) and not isinstance(item, bool) else item
 
 
 def parse_whole_number(value: Any) -> Any:

@@ -218,6 +218,15 @@ def test_text_without_a_template_stays_text_beside_native_objects() -> None:
     assert train.workers == 3
 
 
+def test_number_of_a_template_is_text_beside_native_objects() -> None:
+    with DAG("d", schedule=None, render_template_as_native_obj=True):
+        train = GangJobOperator(**SOUND, args=["{{ day }}"], env={"DAY": "{{ day }}"}, labels={"day": "{{ day }}"})
+    train.render_template_fields({"day": "20260101"})
+    spec = train.gang_spec()
+
+    assert (spec.args, spec.env, spec.labels) == (["20260101"], {"DAY": "20260101"}, {"day": "20260101"})
+
+
 def test_results_of_a_mapped_task_are_a_list() -> None:
     with DAG("d", schedule=None):
         train = GangJobOperator(**SOUND, args=lambda **_: UserList(["a", "b"]))
