@@ -147,12 +147,6 @@ name_of() {
     echo "${job%-0}-$1.${MASTER_ADDR#*.}"
 }
 
-# Prints the seconds of a clock that nobody sets.
-uptime_s() {
-    read -r uptime _ </proc/uptime
-    echo "${uptime%%.*}"
-}
-
 # Runs this script with the given arguments on one rank. The printed answer counts and not the exit status of ssh,
 # because the rank may end before ssh has closed the connection.
 ask() {
@@ -166,8 +160,8 @@ ask() {
 
 # Asks all other ranks, 32 at a time, and asks again for at most $2 seconds those that have not answered. Sets `missing`.
 ask_others() {
-    reported=$(uptime_s)
-    until=$((reported + $2))
+    until=$(($(date +%s) + $2))
+    reported=$(date +%s)
     rm -f "$folder"/answered.*
     missing=
     rank=1
@@ -197,7 +191,7 @@ ask_others() {
         done
         [ -n "$missing" ] || return 0
         check_sshd
-        now=$(uptime_s)
+        now=$(date +%s)
         [ "$now" -lt "$until" ] || return 1
         if [ $((now - reported)) -ge 30 ]; then
             say "waiting for $(describe_missing)"

@@ -190,19 +190,6 @@ def test_rank_0_waits_for_ranks_that_start_later(ranks: Ranks) -> None:
     assert ranks.end(ranks.start(1, "unused"), first) == [0, 0]
 
 
-def test_rank_0_waits_for_others_although_its_clock_jumps(ranks: Ranks) -> None:
-    ranks.size = 2
-    date = ranks.folder / "bin" / "date"
-    date.parent.mkdir()
-    date.write_text(f'#!/bin/sh\necho >>"{date}.calls"\necho "$(($(wc -l <"{date}.calls") * 86400))"\n')
-    date.chmod(0o755)
-    first = ranks.start(0, "echo", "runs", PATH=f"{date.parent}:{os.environ['PATH']}")
-    wait_for("the first question", lambda: (ranks.folder / "0/mpi/problem.1").exists())
-    other = ranks.start(1, "unused")
-    assert ranks.end(first) == [0]
-    assert ranks.end(other) == [0]
-
-
 def test_rank_0_names_the_ranks_that_do_not_come(ranks: Ranks) -> None:
     ranks.size = 4
     other = ranks.start(1, "unused")
