@@ -8,6 +8,7 @@ need seconds for ten thousand rows.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -140,12 +141,11 @@ def write_lines(lines: Iterable[str]) -> None:
 @cache
 def has_colours() -> bool:
     """Return whether standard output is a terminal that shows colours."""
-    if not sys.stdout.isatty():
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return False
     from rich.console import Console
 
-    console = Console()
-    return console.color_system is not None and not console.no_color
+    return Console().color_system is not None
 
 
 def styled(text: str, tone: str) -> str:
