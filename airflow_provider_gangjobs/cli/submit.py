@@ -171,11 +171,15 @@ def submit(options: argparse.Namespace) -> int:
     event = run_on_cluster(options, run)
     if event is None:
         return 0
-    line = to_printable_line(" ".join(filter(None, [f"{event.ref} {event.status}", event.message, event.remedy])))
+    line = _end_line(f"{event.ref} {event.status}", event.message, event.remedy)
     if event.status == "error":
         raise ClusterFailed(line)
     write_lines([line])
     return int(event.status != "succeeded")
+
+
+def _end_line(end: str, message: str, remedy: str) -> str:
+    return to_printable_line(" ".join(filter(None, [end, message, remedy])))
 
 
 def _lines_of(submission: Submission, options: argparse.Namespace) -> list[str]:
@@ -204,8 +208,8 @@ def _send_to_server(document: dict[str, Any], options: argparse.Namespace) -> in
         return 0
     found = server.wait()
     gang, why = found["gang"], found["why"]["diagnosis"]
-    lines = [f"{gang['namespace']}/{gang['name']} {found['submission']['state']}", why["summary"], why["remedy"]]
-    write_lines([to_printable_line(" ".join(filter(None, lines)))])
+    end = f"{gang['namespace']}/{gang['name']} {found['submission']['state']}"
+    write_lines([_end_line(end, why["summary"], why["remedy"])])
     return int(found["submission"]["state"] != "succeeded")
 
 

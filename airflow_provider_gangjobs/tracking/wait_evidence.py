@@ -202,11 +202,11 @@ async def find_claim_problem(client: Client, ref: GangRef) -> str:
 
 
 EVENTS_AFTER_S: Final = 20.0
-EVENTS_EVERY_S: Final = 300.0
-"""Pods that are missing for so long were refused, or the Job controller is busy. The cause may change later."""
+"""Pods that are missing for this long were refused, or the Job controller is busy."""
 QUEUE_EVENTS_AFTER_S: Final = 3.0
-QUEUE_EVENTS_EVERY_S: Final = 300.0
-"""Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
+"""Where Kueue's Workloads cannot be read, their Events are read after this time. It is one list for each gang."""
+EVENTS_EVERY_S: Final = 300.0
+"""When Events that were read are read again, because the cause may have changed."""
 REFUSAL_EVENTS_AFTER_S: Final = 2.0
 """How long the scheduler may take to name the cause in a pod before the Events of the pods are read."""
 CAPACITY_AFTER_S: Final = 5.0
@@ -317,7 +317,7 @@ class WaitEvidence:
                 self._queue_events_due = now + QUEUE_EVENTS_AFTER_S
             if now < self._queue_events_due:
                 return self._queue_events_due - now
-            self._queue_events_due = now + QUEUE_EVENTS_EVERY_S
+            self._queue_events_due = now + EVENTS_EVERY_S
             self._queue_events = await queue_events(self._client, self._ref)
             return 0.0
         return None

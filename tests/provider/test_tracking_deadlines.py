@@ -29,6 +29,8 @@ from tests.provider.virtual_time import START, elapsed, in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
 NO_ROOM = "0/2 nodes are available: 2 Insufficient cpu."
 REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
 
@@ -200,13 +202,23 @@ async def as_kueue(plane: VirtualControlPlane, admitted_after_s: float) -> Async
         task.cancel()
 
 
+def submit_started(plane: VirtualControlPlane) -> GangRef:
+    """Submit a gang of two, and let its Job start without pods."""
+    ref = plane.submit(workers=2)
+    status = {"startTime": "2026-01-01T00:00:00Z"}
+    plane.registry.patch(JOBS, ref.name, NAMESPACE, {"status": status}, PatchKind.MERGE, subresource="status")
+    return ref
+
+
+def refuse_pods(plane: VirtualControlPlane, cause: str) -> None:
+    plane.registry.record_event(plane.job(), "Warning", "FailedCreate", cause, "job-controller")
+
+
 @in_virtual_time
 async def test_refused_pods_are_reported_when_the_deadline_has_passed():
     async with VirtualControlPlane.running(jobs=False) as plane:
-        ref = plane.submit(workers=2)
-        status = {"startTime": "2026-01-01T00:00:00Z"}
-        plane.registry.patch(JOBS, ref.name, NAMESPACE, {"status": status}, PatchKind.MERGE, subresource="status")
-        plane.registry.record_event(plane.job(), "Warning", "FailedCreate", "exceeded quota: pods", "job-controller")
+        ref = submit_started(plane)
+        refuse_pods(plane, "exceeded quota: pods")
         following = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
         event = await following.event()
         assert event.reason == "Deadline.assembling.pods-missing"
@@ -217,13 +229,11 @@ async def test_refused_pods_are_reported_when_the_deadline_has_passed():
 @in_virtual_time
 async def test_later_cause_of_refused_pods_is_reported():
     async with VirtualControlPlane.running(jobs=False) as plane:
-        ref = plane.submit(workers=2)
-        status = {"startTime": "2026-01-01T00:00:00Z"}
-        plane.registry.patch(JOBS, ref.name, NAMESPACE, {"status": status}, PatchKind.MERGE, subresource="status")
-        plane.registry.record_event(plane.job(), "Warning", "FailedCreate", "exceeded quota: pods", "job-controller")
+        ref = submit_started(plane)
+        refuse_pods(plane, "exceeded quota: pods")
         following = Follower(plane, ref)
         await asyncio.sleep(60)
-        plane.registry.record_event(plane.job(), "Warning", "FailedCreate", "no such account", "job-controller")
+        refuse_pods(plane, "no such account")
         await asyncio.sleep(600)
         assert following.reports[-1].waiting_for == "2 pods could not be created: no such account"
         await following.kill()

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking import gang_watch
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX
-from airflow_provider_gangjobs.tracking.wait_evidence import QUEUE_EVENTS_AFTER_S, QUEUE_EVENTS_EVERY_S
+from airflow_provider_gangjobs.tracking.wait_evidence import EVENTS_EVERY_S, QUEUE_EVENTS_AFTER_S
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.history import is_held
@@ -329,7 +329,7 @@ async def test_events_say_why_a_gang_is_queued_where_workloads_of_kueue_cannot_b
     assert len(following.reports) == 2
     say_as_kueue(plane, "QuotaReserved", "Quota reserved in ClusterQueue c", kind="Normal")
     say_as_kueue(plane, "TopologyPlacementFailed", 'topology "t" allows to fit only 1 out of 2 pod(s)')
-    await asyncio.sleep(QUEUE_EVENTS_EVERY_S)
+    await asyncio.sleep(EVENTS_EVERY_S)
     assert [report.line for report in following.reports] == [
         "queued: Waits for admission by Kueue queue team",
         (
