@@ -76,18 +76,6 @@ _TASK_LABELS: dict[str, Any] = {
 }
 
 
-_PRELOAD: dict[str, Any] = {
-    "description": (
-        "Whether a scheduler with LocalExecutor, and a Celery worker, import the modules of task processes before they "
-        "fork these processes.\n"
-    ),
-    "version_added": "0.1.0",
-    "type": "boolean",
-    "example": None,
-    "default": "True",
-}
-
-
 _PAGE_CONNECTIONS: dict[str, Any] = {
     "description": (
         "The connections whose gangs the page Gangs shows, separated by commas. After a slash follows a namespace, or "
@@ -174,7 +162,6 @@ def get_provider_info() -> dict[str, Any]:
                     "start_from_trigger": _START_FROM_TRIGGER,
                     "sweep_grace": _SWEEP_GRACE,
                     "task_labels": _TASK_LABELS,
-                    "preload": _PRELOAD,
                 },
             }
         },

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from airflow_provider_gangjobs.gang.identity import digest_of, slug_of
 from airflow_provider_gangjobs.kube.names import problem_with_label_value
 
-__all__ = ["conf", "ends_from_trigger", "has_task_labels", "installation_id", "preloads", "starts_from_trigger"]
+__all__ = ["conf", "ends_from_trigger", "has_task_labels", "installation_id", "starts_from_trigger"]
 
 
 try:
@@ -54,22 +54,11 @@ def _in_file(config: configparser.ConfigParser, option: str) -> bool:
 
 
 SECTION: Final = "gangjobs"
-LOCAL_EXECUTOR: Final = "LocalExecutor"
-"""The default of Airflow. `[core] executor` may name several executors, also by team."""
 URL_OPTIONS: Final = (("api", "base_url"), ("core", "execution_api_server_url"))
 """The options from which the id is derived, in the order in which they are tried."""
 EXECUTION_PATH: Final = "/execution"
 DIGEST_CHARACTERS: Final = 10
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-
-
-def preloads(*, is_scheduler: bool) -> bool:
-    """Return whether a scheduler or a Celery worker imports what the processes of its tasks need.
-
-    A scheduler forks these processes only for LocalExecutor.
-    """
-    forks = not is_scheduler or LOCAL_EXECUTOR in conf.get("core", "executor", fallback=LOCAL_EXECUTOR)
-    return forks and conf.getboolean(SECTION, "preload", fallback=True)
 
 
 def installation_id(config: configparser.ConfigParser = conf) -> str:

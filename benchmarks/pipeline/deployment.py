@@ -65,7 +65,7 @@ class Deployment:
 
 
 @contextmanager
-def running(gangs: int, parallelism: int, *, preload: bool = True) -> Iterator[Deployment]:
+def running(gangs: int, parallelism: int) -> Iterator[Deployment]:
     """Run all processes during the block."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-")))
@@ -75,7 +75,7 @@ def running(gangs: int, parallelism: int, *, preload: bool = True) -> Iterator[D
         nodes = stack.enter_context(hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S))
         log_progress("the cluster runs")
         postgres = stack.enter_context(Postgres.running())
-        home = _home(folder, postgres, tenant, gangs, parallelism, preload=preload)
+        home = _home(folder, postgres, tenant, gangs, parallelism)
         log_progress("the database has its tables")
         airflow = stack.enter_context(home.running())
         log_progress("Airflow runs")
@@ -84,11 +84,9 @@ def running(gangs: int, parallelism: int, *, preload: bool = True) -> Iterator[D
         yield Deployment(home, airflow, postgres, plane, tenant, Processes.of(leaders, single))
 
 
-def _home(
-    folder: Path, postgres: Postgres, tenant: Tenant, gangs: int, parallelism: int, *, preload: bool
-) -> AirflowHome:
+def _home(folder: Path, postgres: Postgres, tenant: Tenant, gangs: int, parallelism: int) -> AirflowHome:
     url = postgres.create_database(DATABASE)
-    settings: dict[str, Any] = SETTINGS | {"CORE__PARALLELISM": str(parallelism), "GANGJOBS__PRELOAD": str(preload)}
+    settings: dict[str, Any] = SETTINGS | {"CORE__PARALLELISM": str(parallelism)}
     home = AirflowHome.make(folder / "home", database=url, dags=DAGS, **settings)
     connection = airflow_environment(tenant.extras)["AIRFLOW_CONN_KUBERNETES_DEFAULT"]
     home.environment = with_bytecode(home.environment) | {

@@ -69,13 +69,6 @@ def test_gang_runs_deferred_and_returns_its_results(api: Api) -> None:
     assert run.xcom("gang", "gang")["namespace"] == "default"
 
 
-def test_processes_of_tasks_are_forked_with_the_modules_imported(api: Api) -> None:
-    run = api.trigger("preloaded")
-
-    assert run.wait() == "success"
-    assert run.xcom("is_preloaded") is True
-
-
 def test_functions_get_arguments_and_return_results_by_rank(api: Api) -> None:
     run = api.trigger("functions")
 
