@@ -12,7 +12,6 @@ it is unknown, and nothing is logged.
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -42,18 +41,11 @@ def kueue_workloads(version: str) -> Resource:
     return Resource(KUEUE_GROUP, version, "workloads", "Workload")
 
 
-class Deactivation(Enum):
-    """The result of a request to deactivate the Workload of a Job."""
-
-    DONE = "done"
-    NO_WORKLOAD = "no Workload"
-    """Kueue has made no Workload for the Job, or the Workload was deleted."""
-    FORBIDDEN = "forbidden"
-    """The permission to read or to change Workloads is missing."""
-
-
-async def deactivate_workload(client: Client, namespace: str, job_uid: str) -> Deactivation:
+async def deactivate_workload(client: Client, namespace: str, job_uid: str) -> bool:
     """Deactivate the Workload of a Job: Kueue takes its quota back, and does not let the Job run again.
+
+    Returns:
+        False if the Job has no Workload, or if the permission to read or to change Workloads is missing.
 
     Raises:
         ClusterError: it is unknown whether the Workload is deactivated.
@@ -62,8 +54,8 @@ async def deactivate_workload(client: Client, namespace: str, job_uid: str) -> D
         found = await list_workloads(client, namespace, job_uid)
         patched = [await _deactivate(client, one) for one in found]
     except Forbidden:
-        return Deactivation.FORBIDDEN
-    return Deactivation.DONE if any(patched) else Deactivation.NO_WORKLOAD
+        return False
+    return any(patched)
 
 
 async def _deactivate(client: Client, found: FoundWorkload) -> bool:
@@ -77,19 +69,6 @@ class FoundWorkload(NamedTuple):
 
     resource: Resource
     view: KueueWorkloadView
-
-
-async def find_workload(client: Client, namespace: str, job_uid: str) -> FoundWorkload | None:
-    """Return the Workload of a Job; `None` if there is none, or if the permission to read it is missing.
-
-    Raises:
-        ClusterError: this is unknown.
-    """
-    try:
-        found = await list_workloads(client, namespace, job_uid)
-    except Forbidden:
-        return None
-    return found[0] if found else None
 
 
 async def list_workloads(client: Client, namespace: str, job_uid: str) -> list[FoundWorkload]:

@@ -253,9 +253,9 @@ async def delete_job_set(client: Client, ref: GangRef) -> None:
 
 async def _deactivate_workload(client: Client, ref: GangRef) -> bool:
     # Few tasks have a queue, and each process that resumes a task would pay for the import.
-    from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload
+    from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 
-    return await deactivate_workload(client, ref.namespace, ref.uid) is Deactivation.DONE
+    return await deactivate_workload(client, ref.namespace, ref.uid)
 
 
 async def extend_time_limits(requests: RetryingRequests, gang: StoredGang, limit_s: int | None) -> None:

@@ -141,7 +141,6 @@ class JobAnnotations(Annotations, frozen=True):
     on_finish: str | None = msgspec.field(name=keys.ANNOTATION_ON_FINISH, default=None)
     queue: str | None = msgspec.field(name=keys.ANNOTATION_QUEUE, default=None)
     queued: str | None = msgspec.field(name=keys.ANNOTATION_QUEUED, default=None)
-    requeues: str | None = msgspec.field(name=keys.ANNOTATION_REQUEUES, default=None)
     assembly_baseline: str | None = msgspec.field(name=keys.ANNOTATION_ASSEMBLY_BASELINE, default=None)
     wait_until: str | None = msgspec.field(name=keys.ANNOTATION_WAIT_UNTIL, default=None)
     roles: str | None = msgspec.field(name=keys.ANNOTATION_ROLES, default=None)

@@ -87,9 +87,6 @@ ANNOTATION_QUEUE: Final = f"{PREFIX}/queue"
 ANNOTATION_QUEUED: Final = f"{PREFIX}/queued"
 """`true` if the submission is complete and the Job belongs to a queue. On the Job."""
 
-ANNOTATION_REQUEUES: Final = f"{PREFIX}/requeues"
-"""How often the gang was returned to its queue, as `gang.state.job_annotations.Requeues`. On the Job of a gang with
-`gang="preferred"`."""
 ANNOTATION_ASSEMBLY_BASELINE: Final = f"{PREFIX}/assembly-baseline"
 """`gang.state.job_annotations.AssemblyBaseline`. On the Job of a gang that Kueue stopped before for another reason."""
 ANNOTATION_ROLES: Final = f"{PREFIX}/roles"

@@ -59,7 +59,7 @@ from airflow_provider_gangjobs.tracking.gang_watch import (
     podgroups_served,
 )
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
-from airflow_provider_gangjobs.tracking.job_steps import Requeue, Sidecars
+from airflow_provider_gangjobs.tracking.job_steps import Sidecars, keep_assembly_baseline
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence, job_events
 
@@ -175,7 +175,6 @@ class _Follower:
         self.deadlines, self.until, self.reporter, self.logs, self.now = wanted
         self.clock = clock = client.clock
         self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
-        self.requeue = Requeue(self.jobs)
         self.harvest = HarvestTask(client, ref, watch.wake, self.logs)
         self.sidecars = Sidecars(client, self.jobs, self.harvest, self.now)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue)
@@ -266,13 +265,12 @@ class _Follower:
             return self._event(
                 Status.RUNNING, observation, Diagnosis(Category.RUNNING, observation.line, code="Running")
             )
-        requeue_s = await self._requeue(job)
-        if requeue_s is not None and observation.phase is Phase.ASSEMBLING:
-            return _Sleep(requeue_s, 0.0)
+        if job is not None and self._needs_workload(job):
+            await keep_assembly_baseline(self.jobs, job, workload)
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
         ends_in_s = await self.sidecars.advance(job, pods.index)
-        return await self._next_sleep(observation, report_in_s, requeue_s, ends_in_s)
+        return await self._next_sleep(observation, report_in_s, ends_in_s)
 
     def _keep_times(self, observation: Observation) -> None:
         if observation.phase is Phase.QUEUED:  # the times of a run that the queue has stopped do not count
@@ -280,15 +278,8 @@ class _Follower:
         self.began |= observation.began
 
     def _needs_workload(self, job: StoredGang) -> bool:
-        """Return whether Kueue's Workload counts while the gang may run: for `assemble_timeout`, or for the rest of a
-        return to the queue, which another try may have begun."""
-        return job.is_queued_by_kueue and (self.deadlines.assemble_s is not None or job.is_being_requeued)
-
-    async def _requeue(self, job: StoredGang | None) -> float | None:
-        """Do the next step of the return to the queue (`Requeue.advance`)."""
-        if job is None or not self._needs_workload(job):
-            return None
-        return await self.requeue.advance(job, self.watch.queue_workload, self.now())
+        """Return whether Kueue's Workload counts while the gang may run: for `assemble_timeout`."""
+        return job.is_queued_by_kueue and self.deadlines.assemble_s is not None
 
     async def _next_sleep(self, observation: Observation, *others_s: float | None) -> _Sleep:
         """Return how long to sleep: until a deadline is due, or something has to be reported, done or read."""
@@ -415,9 +406,7 @@ class _Follower:
             return self._retry_by(next_deadline(observation, self.deadlines))
         assert job is not None, "a gang without a Job has a verdict"
         if exceeded.phase is Phase.ASSEMBLING:
-            if observation.phase is Phase.ASSEMBLING and await self.requeue.begin(job):
-                return _RETRY_SOON
-            halted = self._failed_assembly(job, observation)
+            halted = self._failed_assembly(observation)
         else:
             halted = DeadlineHalt(exceeded.phase, observation.wait.cause, observation.line)
         if not await self.jobs.halt(job, str(halted)):
@@ -425,12 +414,12 @@ class _Follower:
         await self.jobs.end_jobs(job)
         return await self._halted(halted, observation)
 
-    def _failed_assembly(self, job: StoredGang, observation: Observation) -> DeadlineHalt:
+    def _failed_assembly(self, observation: Observation) -> DeadlineHalt:
         """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
         cause, line = observation.wait.cause, observation.line
         if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_cause is not None:
             cause, line = self.evidence.assembly_cause, self.evidence.assembly_line
-        details = line, self.requeue.summary(job), describe_stops(self.watch.queue_workload)
+        details = line, describe_stops(self.watch.queue_workload)
         return DeadlineHalt(Phase.ASSEMBLING, cause, ". ".join(filter(None, details)))
 
     def _retry_by(self, due: datetime | None) -> _Sleep:

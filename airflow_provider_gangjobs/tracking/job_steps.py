@@ -1,4 +1,4 @@
-"""Steps that a follower does on the Job of its gang: back to the queue, and the end by the main containers.
+"""Steps that a follower does on the Job of its gang: the time of assembly, and the end by the main containers.
 
 The rules are in `gang.state.queue_wait` and `gang.state.pod_index`. The informers show when a step is due. Before
 a step is done, the objects are read again, and the rules judge what was read: a watch may lag. Each write applies only
@@ -9,14 +9,12 @@ the next one. The outcomes of ranks are in the ledger before their Job is marked
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.client import patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.errors import NotFound
-from airflow_provider_gangjobs.cluster.kueue import Deactivation, deactivate_workload, find_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd, Requeues
+from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.pod_index import (
     EndByMain,
     JobRules,
@@ -25,15 +23,9 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.gang.state.queue_wait import (
-    RequeueStep,
-    begin_requeue,
-    next_assembly_baseline,
-    next_step,
-    pause_ends_at,
-)
+from airflow_provider_gangjobs.gang.state.queue_wait import next_assembly_baseline
 from airflow_provider_gangjobs.jobs.requests import list_pods
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE, ANNOTATION_REQUEUES
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
 if TYPE_CHECKING:
@@ -49,95 +41,15 @@ if TYPE_CHECKING:
 
 
 LOOK_AGAIN_S: Final = 1.0
-WAIT_S: Final = 30.0
-"""How long to wait for Kueue and for the pods before the next look. Every change of the Job or of its Workload ends the
-wait."""
-
-_REFUSALS: Final = {
-    Deactivation.FORBIDDEN: "the permission to change Kueue's Workloads is missing",
-    Deactivation.NO_WORKLOAD: "the Job has no Workload of Kueue",
-}
-
-
-class Requeue:
-    """Returns one gang to its queue."""
-
-    def __init__(self, jobs: JobRequests) -> None:
-        self._jobs = jobs
-        self.refusal = ""
-        """Why the gang cannot be returned; empty if it can."""
-
-    async def begin(self, job: StoredGang) -> bool:
-        """Mark the gang, whose `assemble_timeout` has passed. Return false if the gang has to be halted.
-
-        :param job: The Job as it was just read.
-        """
-        if self.refusal:
-            return False
-        mark = begin_requeue(job)
-        if mark is not None:
-            await self._mark(job, mark)
-        return mark is not None or job.is_being_requeued
-
-    def summary(self, job: StoredGang) -> str:
-        """Return what to say about the returns when the gang is halted; empty if there is nothing to say."""
-        if self.refusal:
-            return f"The gang was not returned to its queue: {self.refusal}"
-        done = job.requeues
-        return f"Kueue let the gang run {done.count + 1} times" if done is not None and done.count else ""
-
-    async def advance(self, job: StoredGang | None, workload: KueueWorkloadView | None, now: datetime) -> float | None:
-        """Do the step that is due, and note when the earlier runs of the gang do not count any more.
-
-        :param job: The Job as the informer shows it.
-        :param workload: Its Workload as the informer shows it.
-        :return: In how many seconds to look again; `None` if the gang is not being returned.
-        """
-        if job is None:
-            return None
-        baseline = next_assembly_baseline(job, workload)
-        if baseline is not None:
-            await self._jobs.patch_unchanged(job, _annotate(ANNOTATION_ASSEMBLY_BASELINE, str(baseline)))
-        step = next_step(job, workload)
-        if step is RequeueStep.NOTHING or self.refusal:
-            return None
-        if step is RequeueStep.WAIT:
-            return WAIT_S
-        pause_end = pause_ends_at(job, workload) if step is RequeueStep.ACTIVATE else None
-        if pause_end is not None and pause_end > now:
-            return (pause_end - now).total_seconds()
-        await self._do_if_due(step)
-        return LOOK_AGAIN_S
-
-    async def _do_if_due(self, step: RequeueStep) -> None:
-        job = await self._jobs.read()
-        if job is None:
-            return
-        key = job.ref.namespace, job.queued_uid
-        found = await self._jobs.retry(lambda: find_workload(self._jobs.client, *key))
-        if next_step(job, found.view if found else None) is not step:
-            return
-        if step is RequeueStep.DEACTIVATE:
-            deactivation = await self._jobs.retry(lambda: deactivate_workload(self._jobs.client, *key))
-            self.refusal = _REFUSALS.get(deactivation, "")
-        elif step is RequeueStep.FINISH and job.requeues is not None:
-            await self._mark(job, Requeues(job.requeues.count))
-        elif step is RequeueStep.ACTIVATE and found is not None:
-            change: dict[str, Any] = {"spec": {"active": True}}
-            version = version_of(found.view.metadata)
-            await self._jobs.retry(lambda: patch_unchanged(self._jobs.client, found.resource, version, change))
-
-    async def _mark(self, job: StoredGang, mark: Requeues) -> None:
-        """Write the annotation, unless the Job has changed. Then the next look judges the new version."""
-        await self._jobs.patch_unchanged(job, _annotate(ANNOTATION_REQUEUES, str(mark)))
-
-
-def _annotate(name: str, value: str) -> dict[str, Any]:
-    return {"metadata": {"annotations": {name: value}}}
-
-
 AGAIN_S: Final = 5.0
 """The pause after a step that could not be done: the server has another state than the watch, or nothing was stored."""
+
+
+async def keep_assembly_baseline(jobs: JobRequests, job: StoredGang, workload: KueueWorkloadView | None) -> None:
+    """Note when the earlier runs of the gang do not count any more, unless the Job has changed."""
+    baseline = next_assembly_baseline(job, workload)
+    if baseline is not None:
+        await jobs.patch_unchanged(job, {"metadata": {"annotations": {ANNOTATION_ASSEMBLY_BASELINE: str(baseline)}}})
 
 
 class Sidecars:

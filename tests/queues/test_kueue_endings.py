@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.test_endings_on_real_releases import ROLE_NAMES, WITH_ROLES, play_all
+from tests.cluster.test_endings_on_real_releases import ROLE_NAMES, play_all
 from tests.endings.scenarios import SCENARIOS
 from tests.queues.tenants import kueue_tenant
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 
 Played = Mapping[str, BaseException | None]
-
-RETURNS: Final = f"the gang cannot be placed{WITH_ROLES}"
-"""A queue without a Topology keeps no gang together, so its gangs are guarded: this gang returns to its queue."""
-NAMES_WITH_ROLES: Final = [name for name in ROLE_NAMES if name != RETURNS]
 
 
 def play_in_queues(kueue: Kueue, names: list[str], **defaults: Any) -> Played:
@@ -50,7 +46,7 @@ def played(kueue: Kueue) -> Played:
 
 @pytest.fixture(scope="module")
 def played_with_roles(kueue: Kueue) -> Played:
-    return play_in_queues(kueue, NAMES_WITH_ROLES, gang="preferred")
+    return play_in_queues(kueue, ROLE_NAMES, gang="preferred")
 
 
 @pytest.mark.timeout(600)
@@ -62,7 +58,7 @@ def test_gang_in_a_queue_ends_as_documented(name: str, played: Played) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("running_cluster", ["roles-1.37-kueue-0.19"], indirect=True)
-@pytest.mark.parametrize("name", NAMES_WITH_ROLES)
+@pytest.mark.parametrize("name", ROLE_NAMES)
 def test_gang_with_roles_in_a_queue_ends_as_documented(name: str, played_with_roles: Played) -> None:
     if (wrong := played_with_roles[name]) is not None:
         raise wrong

@@ -206,7 +206,6 @@ WAITS = {
     "The Job is suspended: its submission is not complete": (WaitCause.SUBMISSION, Category.SUBMISSION_INCOMPLETE),
     "Waits for the Job controller to process the Job": (WaitCause.CONTROLLER, Category.CONTROLLER_SILENT),
     "Kueue queue q does not know the gang": (WaitCause.WORKLOAD_MISSING, Category.WORKLOAD_MISSING),
-    "Returned to Kueue queue q (1 of at most 3 times)": (WaitCause.REQUEUE, Category.REQUEUED),
     'ErrImagePull of image "a:b" at rank 0: not found': (WaitCause.IMAGE, Category.IMAGE_PULL_FAILED),
     'CreateContainerConfigError at rank 0: configmap "a" not found': (WaitCause.CONFIG, Category.CONFIG_INVALID),
     'pods could not be created: pods "a" is forbidden: exceeded quota': (WaitCause.PODS_MISSING, Category.PODS_REFUSED),
@@ -336,7 +335,7 @@ def test_every_category_is_documented_and_found_by_a_rule():
         *CODES.values(),
         *(category for _, category in ENDS.values()),
         *HALTS.values(),
-        *map(find_category, ("again later (Preempted: x)", "again later (FlavorMigration: x)")),
+        *map(find_category, ("again later (Preempted: x)", "again later (FlavorMigration: x)", "has stopped the gang")),
         Category.POD_GROUP_ERROR,
     }
     assert found == set(Category)

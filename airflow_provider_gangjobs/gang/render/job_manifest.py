@@ -16,8 +16,6 @@ from airflow_provider_gangjobs.gang.render.placement import (
     PlacementDecision,
     Shape,
     completion_mode,
-    ineligibility_reason,
-    is_single_pod,
     rendezvous_of,
     shape_of,
     time_limit,
@@ -26,8 +24,7 @@ from airflow_provider_gangjobs.gang.render.pod_template import gang_template, la
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
-from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
-from airflow_provider_gangjobs.gang.state.job_annotations import Requeues
+from airflow_provider_gangjobs.gang.spec import WaitUntil
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
@@ -284,8 +281,6 @@ def _metadata(
         annotations |= policy_annotations(attempt.claim.policies)
     if attempt.claim.max_tries is not None:
         annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.claim.max_tries)
-    if _may_return_to_queue(spec, shape):
-        annotations[keys.ANNOTATION_REQUEUES] = str(Requeues(0))
     if spec.is_supervised:
         together = rendezvous_of(spec, shape_of(spec, manifest)) is not None
         annotations[keys.ANNOTATION_RESTARTS] = f"{'together' if together else 'alone'}:{spec.restarts}"
@@ -301,12 +296,6 @@ def _metadata(
         "labels": labels,
         "annotations": {**in_manifest.get("annotations", {}), **spec.annotations, **annotations},
     }
-
-
-def _may_return_to_queue(spec: GangSpec, shape: Shape) -> bool:
-    """Return whether `gang.state.queue_wait` applies if a queue lets the gang run in part."""
-    is_gang = not is_single_pod(shape) and ineligibility_reason(shape) is None
-    return spec.gang == GangPolicy.PREFERRED and is_gang
 
 
 def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: PlacementDecision) -> Object:

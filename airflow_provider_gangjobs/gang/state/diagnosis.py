@@ -91,7 +91,6 @@ _RULES: Final[tuple[tuple[WaitCause, str, Category | None, str], ...]] = (
     (WaitCause.QUEUE_REFUSED, "does not support TopologyAwareScheduling", _BY_QUEUE, _CORRECT_TOPOLOGY),
     (WaitCause.QUEUE_REFUSED, "", _BY_QUEUE, _CORRECT_QUEUE),
     (WaitCause.WORKLOAD_MISSING, "", Category.WORKLOAD_MISSING, _NO_WORKLOAD),
-    (WaitCause.REQUEUE, "", Category.REQUEUED, "Raise queue_timeout, or name a queue whose flavors have a Topology."),
     (WaitCause.IMAGE, "", Category.IMAGE_PULL_FAILED, "Check the name and tag of the image, and image_pull_secrets."),
     (WaitCause.CONFIG, "", Category.CONFIG_INVALID, _CORRECT_CONFIG),
     (WaitCause.PODS_MISSING, "no PriorityClass with name", Category.PODS_REFUSED, _CREATE_PRIORITY),

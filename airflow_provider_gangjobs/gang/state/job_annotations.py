@@ -4,7 +4,6 @@ often its queue has taken the gang back, and which of its runs count as time of 
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,17 +85,6 @@ _MESSAGES: Final = {
 }
 
 
-class Requeues(Struct, frozen=True):
-    """How often a gang was returned to its queue. Its text is the value of the annotation."""
-
-    count: int
-    start: datetime | None = None
-    """While the gang is being returned: `status.startTime` of the Job in the run that did not assemble."""
-
-    def __str__(self) -> str:
-        return f"{self.count} {self.start.isoformat()}" if self.start else str(self.count)
-
-
 class AssemblyBaseline(Struct, frozen=True):
     """From which of Kueue's counts on earlier runs count as time of assembly. Its text is the value of the
     annotation."""
@@ -117,14 +105,3 @@ def parse_assembly_baseline(text: str | None) -> AssemblyBaseline:
     if other_stops is None or before_s is None:
         return AssemblyBaseline()
     return AssemblyBaseline(other_stops, before_s)
-
-
-def parse_requeues(text: str | None) -> Requeues | None:
-    """Return the value of the annotation, if the gang may be returned."""
-    count, _, start = (text or "").partition(" ")
-    if not count.isdecimal():
-        return None
-    try:
-        return Requeues(int(count), datetime.fromisoformat(start) if start else None)
-    except ValueError:
-        return None

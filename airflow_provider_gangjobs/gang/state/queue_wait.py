@@ -1,12 +1,7 @@
-"""Why the Job of a gang is suspended, and the rules by which a gang goes back to its queue. Pure.
+"""Why the Job of a gang is suspended, and for how long the gang has assembled in runs that Kueue stopped. Pure.
 
 The conditions of Kueue's Workload say why the gang waits. The texts of Kueue 0.15 and 0.19 were observed with the real
 manager (`tests/queues`).
-
-A quota counts the sum of the resources, and not the nodes. So a queue may let a gang run whose pods do not all fit.
-With `gang="preferred"` it is returned to its queue when `assemble_timeout` has passed, at most `REQUEUES_MAX` times:
-its Workload is deactivated, and activated again when Kueue has the quota back and no pod is left. `ANNOTATION_REQUEUES`
-holds the state, so another follower can continue at any step.
 
 Kueue itself stops a gang whose pods are not all ready in time (`waitForPodsReady`), and counts the time of these runs
 in the Workload. `assemble_timeout` adds them up. A stop for another reason ends the sum: `ANNOTATION_ASSEMBLY_BASELINE`
@@ -16,14 +11,12 @@ then holds what the Workload counted until that end.
 from __future__ import annotations
 
 import re
-from datetime import timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline, Requeues
+from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
 from airflow_provider_gangjobs.gang.state.waiting import (
     HALTED_TEXT,
     NO_EVIDENCE,
@@ -138,8 +131,6 @@ def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wa
     workload = evidence.queue_workload
     if gang.is_halted:
         return Wait(WaitCause.HALTED, f"{HALTED_TEXT}{gang.halt_note}")
-    if gang.queue and gang.is_being_requeued:
-        return Wait(WaitCause.REQUEUE, describe_requeue(gang))
     if gang.queue and workload is None and evidence.shows_queue:
         return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {gang.queue} {_WITHOUT_WORKLOAD}")
     if gang.queue:
@@ -161,7 +152,7 @@ def waits_for_kueue(gang: StoredGang) -> bool:
     """Return whether Kueue's Workload may say why the gang waits."""
     if not gang.is_queued_by_kueue:
         return gang.is_suspended_again
-    return gang.is_suspended or gang.started_at is None or gang.is_being_requeued
+    return gang.is_suspended or gang.started_at is None
 
 
 def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterable[EventView] = ()) -> Wait:
@@ -311,65 +302,6 @@ def _find(workload: KueueWorkloadView, kind: str, status: str) -> Condition | No
     return next(found, None)
 
 
-REQUEUES_MAX: Final = 3
-"""How often a gang is returned to its queue. When `assemble_timeout` passes after that, the gang is halted."""
-PAUSE_BASE_S: Final = 10.0
-"""How long a gang stays out of its queue the first time, in seconds, so that others run. Each further time doubles
-it."""
-PAUSE_CAP_S: Final = 300.0
-
-
-class RequeueStep(StrEnum):
-    """The next step of a gang that is being returned to its queue."""
-
-    NOTHING = "nothing"
-    DEACTIVATE = "deactivate"
-    WAIT = "wait"
-    """Kueue suspends the Job, pods end, or the quota is not returned yet."""
-    ACTIVATE = "activate"
-    FINISH = "finish"
-    """Remove the mark: the gang is in its queue, or Kueue has let it run again."""
-
-
-def may_be_requeued(gang: StoredGang) -> bool:
-    """Return whether a follower may return the gang to its queue."""
-    is_plain = (gang.decision or "").startswith("basic:")
-    return is_plain and gang.is_queued_by_kueue and gang.requeues is not None and not gang.is_over
-
-
-def begin_requeue(gang: StoredGang) -> Requeues | None:
-    """Return the mark of a gang whose `assemble_timeout` has passed; `None` if the gang has to be halted."""
-    done = gang.requeues
-    if done is None or done.start is not None or done.count >= REQUEUES_MAX or not may_be_requeued(gang):
-        return None
-    return Requeues(done.count + 1, gang.started_at)
-
-
-def next_step(gang: StoredGang, workload: KueueWorkloadView | None) -> RequeueStep:
-    """Return the next step, by Kueue's Workload of the Job, if it can be read."""
-    if not gang.is_being_requeued or not may_be_requeued(gang):
-        return RequeueStep.NOTHING
-    start = gang.requeues.start if gang.requeues else None
-    has_started = gang.started_at is not None and not gang.is_suspended
-    if has_started and gang.started_at != start:
-        return RequeueStep.FINISH
-    if workload is None:
-        return RequeueStep.DEACTIVATE if has_started else RequeueStep.WAIT
-    if workload.spec.active:
-        return RequeueStep.DEACTIVATE if has_started else RequeueStep.FINISH
-    if has_started or gang.has_pods_left or holds_quota(workload):
-        return RequeueStep.WAIT
-    return RequeueStep.ACTIVATE
-
-
-def pause_ends_at(gang: StoredGang, workload: KueueWorkloadView | None) -> datetime | None:
-    """Return the time at which the gang may be queued again; `None` if it may be queued at once."""
-    evicted = evicted_at(workload)
-    if evicted is None or gang.requeues is None:
-        return None
-    return evicted + timedelta(seconds=min(PAUSE_BASE_S * 2.0 ** (gang.requeues.count - 1), PAUSE_CAP_S))
-
-
 def earlier_assembly_s(gang: StoredGang | None, workload: KueueWorkloadView | None) -> float:
     """Return for how long the gang has assembled in runs that Kueue has stopped before all pods were ready, in seconds.
 
@@ -395,11 +327,3 @@ def next_assembly_baseline(gang: StoredGang, workload: KueueWorkloadView | None)
     if other_stops == gang.assembly_baseline.other_stops:
         return None
     return AssemblyBaseline(other_stops, workload.status.admitted_before_s)
-
-
-def describe_requeue(gang: StoredGang) -> str:
-    count = gang.requeues.count if gang.requeues else 0
-    return (
-        f"Returned to Kueue queue {gang.queue} ({count} of at most {REQUEUES_MAX} times), because not all ranks ran "
-        "within assemble_timeout. The gang is queued again when its pods have ended"
-    )

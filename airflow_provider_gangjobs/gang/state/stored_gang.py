@@ -18,9 +18,7 @@ from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.job_annotations import (
     AssemblyBaseline,
-    Requeues,
     parse_assembly_baseline,
-    parse_requeues,
     with_end_by_main,
 )
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, parse_number
@@ -449,18 +447,8 @@ class StoredGang(Struct, frozen=True):
         return tuple(role.name for role in self.roles)
 
     @property
-    def requeues(self) -> Requeues | None:
-        """How often the gang was returned to its queue, if it may be returned."""
-        return parse_requeues(self._annotations.requeues)
-
-    @property
     def assembly_baseline(self) -> AssemblyBaseline:
         return parse_assembly_baseline(self._annotations.assembly_baseline)
-
-    @property
-    def is_being_requeued(self) -> bool:
-        requeues = self.requeues
-        return requeues is not None and requeues.start is not None
 
     @property
     def was_never_admitted(self) -> bool:

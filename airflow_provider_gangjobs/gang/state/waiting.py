@@ -44,7 +44,6 @@ class WaitCause(StrEnum):
     QUEUE = "queue"
     QUEUE_REFUSED = "queue-refused"
     WORKLOAD_MISSING = "workload-missing"
-    REQUEUE = "requeue"
     IMAGE = "image"
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
