@@ -34,7 +34,6 @@ class EndFacts(Struct, frozen=True, kw_only=True):
     on_success_callback: bool = False
     multiple_outputs: bool = False
     extra_links: bool = False
-    log_storage: bool = False
     replaced_methods: Sequence[str] = ()
     """The methods for the end of the task that a subclass has replaced."""
     old_airflow: bool = False
@@ -53,7 +52,6 @@ _REASONS: Final = {
     "on_success_callback": "the task has on_success_callback, which Airflow drops after an end in the triggerer",
     "multiple_outputs": "the task has multiple_outputs, which only a worker pushes",
     "extra_links": "the operator has extra links, which only a worker pushes",
-    "log_storage": "the task has log_storage, which only a worker writes",
     "old_airflow": "a trigger can end a task only with Airflow 3.3 or later",
     "xcom_backend": "Airflow has an XCom backend of its own, which only a worker uses",
     "listeners": "a plugin of Airflow has a listener, such as that of OpenLineage, which only a worker calls",

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
-    from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
 
 
 IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
@@ -195,11 +194,10 @@ class Completion:
     outcomes_error: LedgerUnavailable | None = field(default=None, init=False)
     """Why the outcomes could not be read."""
 
-    def read(self, logs: LogOptions, storage: ObjectStorage | None = None) -> None:
+    def read(self, logs: LogOptions) -> None:
         """Read the outcomes and the logs of the ranks, as far as they exist, and copy the logs to the task's log.
 
         :param logs: Which logs are copied, and how much of them.
-        :param storage: Where the whole logs of all ranks are written; `None` for nowhere.
         """
         from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
         from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
@@ -214,11 +212,6 @@ class Completion:
             except LedgerUnavailable as error:
                 self.outcomes_error = error
             client, ref = service.client, self.event.ref
-            addresses: dict[str, str] = {}
-            if storage is not None:
-                from airflow_provider_gangjobs.tracking.logs.store import store_logs
-
-                addresses = await store_logs(client, ref, storage, logs.containers, self._log_lines, self.outcomes)
             self.copied_logs = await copy_logs(
                 client,
                 ref,
@@ -226,7 +219,7 @@ class Completion:
                 self._log_lines,
                 mask=mask,
                 outcomes=self.outcomes,
-                known=KnownLogs(self.event.streamed, self.event.whole_logs, addresses),
+                known=KnownLogs(self.event.streamed, self.event.whole_logs),
             )
 
         self.gangs.call(read)

@@ -102,9 +102,7 @@ class TaskTry:
     @property
     def storages(self) -> TaskStorages:
         """The folders of this task."""
-        return TaskStorages(
-            self.task.log_storage, self.task.result_storage, self.gangs.key, self.log, self.task.checkpoints
-        )
+        return TaskStorages(self.task.result_storage, self.gangs.key, self.log, self.task.checkpoints)
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -319,7 +317,7 @@ class TaskTry:
         completion = Completion(
             self.gangs, mask_event(event), task.on_finish, task.max_disruptions, self.log, storages.result_folders
         )
-        completion.read(task.log_options, storages.logs)
+        completion.read(task.log_options)
         return completion
 
     def _push_xcom(self, key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""`gangjobs logs`: the logs of ranks, from their pods, or from `log_storage` when the pods are gone.
+"""`gangjobs logs`: the logs of ranks, from their pods.
 
 By default the command prints the logs that a task's log has: those of rank 0 and of the ranks that failed. The log of
 one rank alone is printed as it is; each line of several logs begins with its rank.
@@ -6,17 +6,14 @@ one rank alone is printed as it is; each line of several logs begins with its ra
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cli.arguments import (
     CommandError,
-    NotNamed,
     add_cluster_options,
     add_gang_argument,
-    find_connections_of_airflow,
     find_gang,
     run_on_cluster,
 )
@@ -25,12 +22,10 @@ from airflow_provider_gangjobs.cli.output import write_lines
 if TYPE_CHECKING:
     import argparse
     import asyncio
-    from collections.abc import AsyncIterator, Iterable, Sequence
-
-    from airflow.sdk import ObjectStoragePath
+    from collections.abc import AsyncIterator, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
@@ -41,7 +36,6 @@ LOOK_EVERY_S: Final = 2.0
 OTHER_FILE: Final = (
     "begins again, because the container was restarted or the node has rotated the log; lines may be missing"
 )
-_ATTEMPT: Final = re.compile(r"(.*)-(\d+)")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,53 +48,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-c", "--container", action="append", default=[], metavar="NAME", help="also this container, or `all`"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the gang has ended")
-    parser.add_argument(
-        "--storage", metavar="URL", help="log_storage of the task, which has the logs when the pods are gone"
-    )
     parser.set_defaults(run=logs)
 
 
 def logs(options: argparse.Namespace) -> int:
     """Print logs, and return 0, or 1 if a log could not be read."""
-    found = run_on_cluster(options, lambda gangs: _print_from_pods(gangs, options))
-    if isinstance(found, bool):
-        return 0 if found else 1
-    return _print_from_storage(options, *found)
+    return 0 if run_on_cluster(options, lambda gangs: _print_from_pods(gangs, options)) else 1
 
 
-async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> bool | tuple[TaskKey, str]:
+async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> bool:
     """Print the logs of the pods that exist, and return false if a log could not be read.
-
-    If no pod exists, return the task and the Job whose stored logs to read.
 
     Raises:
         CommandError: there are no logs.
         NotNamed: no gang has this name, or several gangs have it.
     """
-    from airflow_provider_gangjobs.gang.identity import TaskKey
-
-    try:
-        job = await find_gang(gangs, options)
-    except NotNamed:
-        words = [*options.gang, "-1"]
-        if not options.storage or len(options.gang) not in {3, 4} or not words[3].lstrip("-").isdecimal():
-            raise
-        dag_id, task_id, run_id, map_index = words[:4]
-        return TaskKey(dag_id, run_id, task_id, int(map_index)), ""
+    job = await find_gang(gangs, options)
     sources = await _sources(gangs.client, job.ref, options)
     if options.follow and not job.is_over:
         return await _follow_all(gangs, job.ref, options)
     if sources:
         return await _print_all(gangs.client, sources)
-    if options.storage and job.task_key:
-        return job.task_key, job.ref.name
     raise CommandError(_no_logs(str(job.ref), options))
 
 
 def _no_logs(gang: str, options: argparse.Namespace) -> str:
     rank = f" of rank {', '.join(map(str, options.rank))}" if options.rank else ""
-    remedy = "If the task has log_storage, name it with --storage URL" if not options.storage else "It has no task"
-    return f"{gang}: no pod has a log{rank}: no rank has started, or the pods are gone. {remedy}"
+    return f"{gang}: no pod has a log{rank}: no rank has started, or the pods are gone"
 
 
 async def _sources(client: Client, ref: GangRef, options: argparse.Namespace) -> list[LogSource]:
@@ -198,47 +172,3 @@ async def _follow(client: Client, source: LogSource, *, is_alone: bool) -> bool:
             print(f"gangjobs: the log of {source.label} ended early: {error}", file=sys.stderr)
             return False
     return True
-
-
-# -- the storage -----------------------------------------------------------------------------------------------------
-
-
-def _print_from_storage(options: argparse.Namespace, key: TaskKey, job: str) -> int:
-    """Print the logs that the task has stored, and return 0.
-
-    Raises:
-        CommandError: there are no such logs.
-    """
-    find_connections_of_airflow()  # a URL may name one, as in s3://aws_default@bucket/logs
-    from airflow.sdk import ObjectStoragePath
-
-    from airflow_provider_gangjobs.parameters.storage import task_folder
-
-    folder = ObjectStoragePath(task_folder(options.storage, key))
-    try:
-        found = [path for path in folder.rglob("*.log") if job in {"", path.parent.name}]
-        wanted = [path for path in _of_newest_attempt(found) if _is_wanted(path.stem, options.rank or ())]
-        for path in sorted(wanted, key=str):
-            lines = path.read_text(errors="replace").splitlines()
-            label = path.stem
-            write_lines(lines if len(wanted) == 1 else (f"[{label}] {line}" for line in lines))
-    except Exception as error:  # a storage may raise anything
-        raise CommandError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
-    if not wanted:
-        raise CommandError(f"{folder} has no such log. Check the URL, DAG, TASK, RUN, and --rank")
-    return 0
-
-
-def _of_newest_attempt(paths: Iterable[ObjectStoragePath]) -> list[ObjectStoragePath]:
-    """Return the logs of the attempt with the largest number. The name of a Job ends with the number."""
-    by_attempt: dict[int, list[ObjectStoragePath]] = {}
-    for path in paths:
-        match = _ATTEMPT.fullmatch(path.parent.name)
-        by_attempt.setdefault(int(match[2]) if match else -1, []).append(path)
-    return by_attempt[max(by_attempt)] if by_attempt else []
-
-
-def _is_wanted(stem: str, ranks: Sequence[int]) -> bool:
-    """Return whether the name of a log, such as `rank-00003` or `worker-00003.sidecar`, is of one of the ranks."""
-    number = re.match(r"[^.]*-(\d+)(?:\.|$)", stem)
-    return not ranks or (number is not None and int(number[1]) in ranks)

@@ -164,9 +164,6 @@ class GangJobOperator(GangParameters):
     :param stream_logs: The ranks whose logs appear in the log of the task while the gang runs: true (the default) for
         rank 0, false, a rank, or a list of at most eight ranks. Only the logs of main containers are streamed. At most
         half of `log_limit` is streamed, and nothing if `logs` is `none`.
-    :param log_storage: An `ObjectStoragePath` or its URL: a folder into which the whole logs of all ranks are written
-        at the end of the gang, one object for each rank. The task fails before it submits the gang if the folder cannot
-        be written. Defaults to none. (templated)
     :param queue_timeout: How long a queue may hold the gang. `None` (the default) means no limit.
     :param assemble_timeout: How long it may take until all ranks run, from the end of the queue. `None` (the default)
         means no limit.
@@ -217,7 +214,7 @@ class GangJobOperator(GangParameters):
         starts in a worker, and its log says why. Defaults to `[gangjobs] start_from_trigger`, which is false.
     :param end_from_trigger: Whether the success of the gang ends the task in the triggerer, without a worker. Needs
         Airflow 3.3. Refused for a task with `outlets`, `post_execute`, `on_success_callback`, `multiple_outputs`, extra
-        links, `log_storage` or another `wait_until`. A failure, an XCom backend of your own, a listener such as that of
+        links, or another `wait_until`. A failure, an XCom backend of your own, a listener such as that of
         OpenLineage, or logs of more than 256 KiB at the end take a worker, and the log of the task says why. Defaults
         to `[gangjobs] end_from_trigger`, which is false; with true there, a task that needs a worker has one.
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
@@ -282,7 +279,6 @@ class GangJobOperator(GangParameters):
         log_containers: Sequence[str] | str = (),
         log_limit: int = LOG_LIMIT_BYTES,
         stream_logs: bool | int | Sequence[int] = True,
-        log_storage: str | os.PathLike[str] | ObjectStoragePath | None = None,
         queue_timeout: timedelta | float | None = None,
         assemble_timeout: timedelta | float | None = None,
         run_timeout: timedelta | float | None = None,
@@ -372,7 +368,6 @@ class GangJobOperator(GangParameters):
         self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
         self.results_limit = results_limit
         self.result_storage = to_url(result_storage)
-        self.log_storage = to_url(log_storage)
         self._convert_models()
         self.results = results
         self.logs = logs
@@ -517,7 +512,6 @@ class GangJobOperator(GangParameters):
             on_success_callback=bool(self._on_success),
             multiple_outputs=bool(self.multiple_outputs),
             extra_links=bool(self.operator_extra_links),
-            log_storage=self.log_storage is not None,
             replaced_methods=replaced_methods(self, GangJobOperator, COMPLETING_METHODS),
         )
 

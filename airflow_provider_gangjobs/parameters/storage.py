@@ -1,4 +1,4 @@
-"""The parameters `log_storage` and `result_storage`: a URL, or an `ObjectStoragePath`; and the folders in them.
+"""The parameter `result_storage`: a URL, or an `ObjectStoragePath`; and the folders in it.
 
 `checkpoints` may be a URL, too, which a worker checks in the same way.
 
@@ -131,18 +131,12 @@ def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
 
 @dataclass(frozen=True)
 class TaskStorages:
-    """The storages of one task run, by the rendered parameters `log_storage`, `result_storage` and `checkpoints`."""
+    """The storages of one task run, by the rendered parameters `result_storage` and `checkpoints`."""
 
-    log_url: str | None
     result_url: str | None
     key: TaskKey
     log: Logger
     checkpoints: Any = None
-
-    @property
-    def logs(self) -> TaskStorage | None:
-        """Where the whole logs of all ranks are written."""
-        return None if self.log_url is None else TaskStorage(self.log_url, self.key, "log_storage")
 
     @property
     def result_folders(self) -> tuple[str, ...]:
@@ -167,17 +161,14 @@ class TaskStorages:
         Raises:
             InvalidGangSpec: a storage cannot be written.
         """
-        given = {"log_storage": self.log_url, "result_storage": self.result_url}
-        refuse(problem for name, url in given.items() for problem in storage_problems(name, url))
-        given["checkpoints"] = self.checkpoints
+        refuse(storage_problems("result_storage", self.result_url))
+        given = {"result_storage": self.result_url, "checkpoints": self.checkpoints}
         if (names := [name for name, url in given.items() if url is not None]) and not self.key.installation:
             self.log.warning(
                 "This Airflow has no installation id. Another Airflow with the same %s overwrites the objects of this"
                 " task if the ids of its DAG, run and task are equal. Set [gangjobs] installation_id",
                 " or ".join(names),
             )
-        if self.logs is not None:
-            self.logs.check()
         if self.result_url is not None and not is_local(self.result_url):
             TaskStorage(self.result_url, self.key, "result_storage").check_for_ranks(self.log)
         if is_object_store(self.checkpoints):
@@ -205,26 +196,11 @@ class TaskStorage:
 
         return ObjectStoragePath(installation_folder(self._url, self._key))
 
-    def address(self, name: str) -> str:
-        """Return the URL of an object. Airflow keeps credentials in the connection, not in the URL."""
-        return str(self._folder / name)
-
     def open(self, name: str) -> BinaryIO:
         """Create or replace an object, and the folders above it where the storage has folders."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return cast("BinaryIO", path.open("wb"))  # type: ignore[no-untyped-call]
-
-    def check(self) -> None:
-        """Write and remove an object, before anything is created in the cluster.
-
-        Raises:
-            InvalidGangSpec: the storage cannot be written.
-        """
-        try:
-            self._write_probe()
-        except Exception as error:  # a storage may raise anything
-            raise self._problem(error) from error
 
     def check_for_ranks(self, log: Logger) -> None:
         """Check a storage that the ranks write, with credentials of their own, as far as this worker can know.

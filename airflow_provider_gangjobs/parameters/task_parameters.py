@@ -73,7 +73,6 @@ class TaskParameters:
     logs: Logs
     log_containers: tuple[str, ...]
     log_limit: int
-    log_storage: str | None
     checkpoints: Any
     stream_logs: bool | int | Sequence[int]
     queue_timeout_s: float | None
@@ -162,7 +161,6 @@ class GangParameters(ErrorRules):
         "ssh_secret",
         "slots_per_worker",
         "result_storage",
-        "log_storage",
         "checkpoints",
     )
     template_ext: Sequence[str] = ()
@@ -252,7 +250,6 @@ class GangParameters(ErrorRules):
                 *checks.callback_problems(task.callbacks),
                 *shorthands.result_problems(task.results_limit),
                 *storage_problems("result_storage", task.result_storage),
-                *storage_problems("log_storage", task.log_storage),
                 *checks.limit_problems(task),
                 *shorthands.role_problems(task.roles, self.wait_until, self.launch),
                 *(end_problems(task.end_facts) if must_end_from_trigger and not in_task else ()),

@@ -62,7 +62,6 @@ _OF_DAG: Final = ("user_defined_macros", "user_defined_filters", "jinja_environm
 _COMMON: Final = ("do_xcom_push", "execution_timeout", "render_template_as_native_obj")
 """The parameters of Airflow's own operator that the start of a gang needs."""
 _OF_WORKER: Final = ("pre_execute", "on_execute_callback", "run_as_user", "map_index_template")
-_STORAGES: Final = ("log_storage", "result_storage")
 _DEFAULT_POOL: Final = "default_pool"
 
 
@@ -135,9 +134,8 @@ def _require_place(place: StartPlace) -> None:
 
 
 def _require_parameters(parameters: Mapping[str, Any]) -> None:
-    for name in _STORAGES:
-        if parameters.get(name) is not None:
-            raise NeedsWorkerError(f"only a worker checks {name}")
+    if parameters.get("result_storage") is not None:
+        raise NeedsWorkerError("only a worker checks result_storage")
     if is_object_store(parameters.get("checkpoints")):
         raise NeedsWorkerError("only a worker checks checkpoints in an object store")
     for name in ("manifest", "pod_template_file"):

@@ -95,6 +95,10 @@ NOT_NEEDED: Final = {
     "random_name_suffix": "Leave it out: the second try must find the gang of the first try by its name",
 }
 """What to do with the parameters that have no counterpart."""
+GONE: Final = {
+    "log_storage": 'Leave it out: logs="all" copies the log of every rank, and Airflow\'s remote logging stores them',
+}
+"""What to write in place of a parameter that development versions had."""
 _THEIRS: Final = "is a parameter of Airflow's Kubernetes operators"
 SIMILAR_MIN: Final = 0.75
 """How similar a name must be to be suggested, from 0 to 1."""
@@ -123,6 +127,8 @@ def answer(name: str, known: Iterable[str], operator: str) -> Problem:
         return Problem(name, _THEIRS, f"Set the extra {extra} of the connection that kubernetes_conn_id names")
     if remedy := NOT_NEEDED.get(name):
         return Problem(name, _THEIRS, remedy)
+    if remedy := GONE.get(name):
+        return Problem(name, f"is not a parameter of {operator}", remedy)
     similar = difflib.get_close_matches(name, sorted(known), n=1, cutoff=SIMILAR_MIN)
     remedy = f"Did you mean {similar[0]}?" if similar else "docs/reference.md lists the parameters"
     return Problem(name, f"is not a parameter of {operator}", remedy)

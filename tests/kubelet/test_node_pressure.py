@@ -14,7 +14,6 @@ from tests.kubelet.pods import container
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.conformance.namespace import Namespace
     from tests.conformance.targets import Target
@@ -129,19 +128,3 @@ def test_gang_above_a_limit_of_its_own_fails_and_is_not_submitted_again(
     # The exit code is unknown if the kubelet has removed the container before it read the exit code.
     assert raised.value.exit_code in {137, None}
     assert len(namespace.list_objects("jobs")) == 1
-
-
-REMOVED = "the kubelet removes the containers of a pod that it evicts, with their logs ("
-
-
-def test_log_of_an_evicted_rank_is_stored_or_is_missing_with_the_reason(
-    task: TaskMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = 'echo up; test "$RANK" = 0 || head -c 20000000 /dev/zero > /v/file; sleep 300'
-    volume = LIMITS["the sizeLimit of a volume"][0]
-    with pytest.raises(AppFailed):
-        task(script, log_storage=f"file://{tmp_path}", **{**ON_A_VOLUME, **volume}).execute()
-    (path,) = tmp_path.rglob("rank-00001.log")
-    log = capsys.readouterr().out
-    for text, line in ((path.read_text(), "up\n"), (log, "[rank 1] up")):
-        assert (line in text) != (REMOVED in text)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.provider.virtual_control_plane import VirtualControlPlane
 
 TRACEBACK = "Traceback (most recent call last):\nValueError: loss is NaN\n"
-KUBECTL = "`kubectl logs -n default {pod} -c main` shows all lines while the pod exists, and log_storage keeps them"
+KUBECTL = "`kubectl logs -n default {pod} -c main` shows all lines while the pod exists"
 
 
 async def _copy(

@@ -309,7 +309,6 @@ ONLY_WORKER: dict[str, tuple[type[GangJobOperator], dict[str, Any], str]] = {
     "hook": (GangJobOperator, {"post_execute": lambda context, result: None}, "post_execute"),
     "callback": (GangJobOperator, {"on_success_callback": print}, "on_success_callback"),
     "outputs": (GangJobOperator, {"multiple_outputs": True}, "multiple_outputs"),
-    "storage": (GangJobOperator, {"log_storage": "file:///logs"}, "log_storage"),
     "waits in a worker": (GangJobOperator, {"deferrable": False}, "deferrable"),
     "runs on": (GangJobOperator, {"wait_until": "running"}, "wait_until"),
     "links": (WithLinks, {}, "extra links"),

@@ -182,7 +182,7 @@ def test_each_secret_object_has_a_volume_of_its_own(names: tuple[str, str]) -> N
         ({"configmaps": [V1ConfigMapEnvSource(name="a")]}, "configmaps: has a V1ConfigMapEnvSource. Give names"),
         ({"configmaps": 3}, "configmaps: is 3, not a list"),
         ({"stream_logs": [0, 2], "workers": 2}, "stream_logs: has rank 2, and the ranks are 0 to 1"),
-        ({"log_storage": "logs"}, "log_storage: is 'logs', a relative path"),
+        ({"result_storage": "results"}, "result_storage: is 'results', a relative path"),
         ({"result_storage": 7}, "result_storage: is 7, not the URL of a folder"),
         ({"skip_on_exit_code": 0}, "skip_on_exit_code: is "),
         ({"skip_on_exit_code": [3, "4"]}, "skip_on_exit_code: is "),
@@ -231,7 +231,6 @@ def test_each_task_has_a_folder_of_its_own_below_the_storage(dag: str, run: str,
     assert not {".", "..", ""} & set(folder.split("/"))
 
 
-@pytest.mark.parametrize("parameter", ["log_storage", "result_storage"])
 @pytest.mark.parametrize(
     ("given", "url"),
     [
@@ -244,8 +243,8 @@ def test_each_task_has_a_folder_of_its_own_below_the_storage(dag: str, run: str,
     ],
     ids=str,
 )
-def test_storage_may_be_an_object_storage_path_or_a_url(parameter: str, given: Any, url: str) -> None:
-    assert getattr(GangJobOperator(task_id="t", image="i", **{parameter: given}), parameter) == url
+def test_storage_may_be_an_object_storage_path_or_a_url(given: Any, url: str) -> None:
+    assert GangJobOperator(task_id="t", image="i", result_storage=given).result_storage == url
 
 
 def outcome(kind: OutcomeKind, exit_code: int | None = None, **more: Any) -> Outcome:

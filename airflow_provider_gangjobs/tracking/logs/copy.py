@@ -160,14 +160,12 @@ class CopiedLog(Struct, frozen=True):
 
 
 class KnownLogs(Struct, frozen=True):
-    """What the log of the task and the storage have already, by `LogSource.key`."""
+    """What the log of the task has already, by `LogSource.key`."""
 
     positions: Mapping[str, str] = {}
     """How far logs were streamed while the gang ran, from `GangEvent.streamed`."""
     whole: Collection[str] = ()
     """The logs that were streamed to their end, from `GangEvent.whole_logs`."""
-    addresses: Mapping[str, str] = {}
-    """Where whole logs are stored."""
 
 
 class LogCopier:
@@ -224,9 +222,7 @@ class LogCopier:
     async def _copy_run(
         self, source: LogSource, lines: LineWriter, chunks: AsyncGenerator[bytes, None], bytes_max: int
     ) -> tuple[CopiedLog, int]:
-        where = f"`{source.command}` shows all lines while the pod exists, and log_storage keeps them"
-        if source.key in self._known.addresses:
-            where = f"{self._known.addresses[source.key]} has the whole log"
+        where = f"`{source.command}` shows all lines while the pod exists"
         log = HeadAndEnd(bytes_max, lines.write, lambda omission: lines.note(f"left out here: {omission}; {where}"))
         problem = ""
         async with aclosing(chunks):
