@@ -63,6 +63,7 @@ LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 """The number of a process in its pod, as torchrun, Open MPI, and MPICH and Intel MPI say it."""
 STACKS_FILE = "stacks"
 KEEP = 3
+STEPS_MAX = 10**18
 Part = Tuple[int, int, str]
 """A rank, how many ranks write a part of the same checkpoint, and the restart that has written the part."""
 
@@ -186,12 +187,12 @@ def checkpoints() -> Checkpoints:
 class Checkpoint:
     """A complete checkpoint."""
 
-    def __init__(self, step: int, ranks: int, restart: str, rank: int, store: _Store) -> None:
+    def __init__(self, step: int, ranks: int, restart: str, rank: int, size: int, store: _Store) -> None:
         self.step = step
         self.ranks = ranks
         """How many ranks have written a part."""
         self._restart = restart
-        self._rank = rank
+        self._rank, self._size = rank, size
         self._store = store
 
     @property
@@ -199,16 +200,14 @@ class Checkpoint:
         """The files that this rank has written, or the only part of the checkpoint.
 
         Raises:
-            CheckpointError: another number of ranks has written the checkpoint, so no part is that of this rank.
+            CheckpointError: another number of ranks has written the checkpoint, so no part is all that a rank needs.
         """
-        if self.ranks == 1:
-            return self.part(0)
-        if self._rank >= self.ranks:
+        if self.ranks not in (1, self._size):
             raise CheckpointError(
-                f"The checkpoint of step {self.step} has parts of {self.ranks} ranks, and none of rank {self._rank}:"
-                " read them with part()"
+                f"The checkpoint of step {self.step} has parts of {self.ranks} ranks, and {self._size} ranks run now:"
+                f" run {self.ranks} ranks, or read all parts with part()"
             )
-        return self.part(self._rank)
+        return self.part(0 if self.ranks == 1 else self._rank)
 
     def part(self, rank: int) -> Path:
         """Return the folder with the files of a rank. From an object store, they are downloaded first."""
@@ -255,7 +254,7 @@ class Checkpoints:
         if not complete:
             return None
         step = max(complete)
-        return Checkpoint(step, *complete[step], self._rank, self._store)
+        return Checkpoint(step, *complete[step], self._rank, self._size, self._store)
 
     @contextmanager
     def write(self, step: int, ranks: Optional[int] = None, keep: int = KEEP) -> Iterator[Path]:
@@ -269,10 +268,14 @@ class Checkpoints:
         :param keep: How many complete checkpoints are kept. Rank 0 removes the older ones.
 
         Raises:
+            TypeError: the step is no whole number, which 200.0 is.
             CheckpointError: this rank writes no part.
         """
+        if isinstance(step, bool) or int(step) != step:
+            raise TypeError(f"The step of a checkpoint is a whole number, and not {step!r:.80}")
+        step = int(step)
         ranks = self._size if ranks is None else ranks
-        if not 0 <= self._rank < ranks or keep < 1 or step < 0:
+        if not 0 <= self._rank < ranks or keep < 1 or not 0 <= step < STEPS_MAX:
             raise CheckpointError(f"Rank {self._rank} cannot write a part of {ranks}, for step {step} and keep={keep}")
         if not self._has_begun:
             self._begin()
@@ -554,10 +557,9 @@ def prepare(environ: Mapping[str, str]) -> str:
             with suppress(FileNotFoundError):  # pods in the network of one node have the same host name
                 os.remove(probe)
     except OSError as error:
-        return (
-            f"The checkpoints cannot be written to {folder}: {error.strerror} for user {os.geteuid()}. Give a volume"
-            " that this user may write, for example by fsGroup in security_context"
-        )
+        problem = f"The checkpoints cannot be written to {folder}: {error.strerror} for user {os.geteuid()}."
+        advice = " Give a volume that this user may write, for example by fsGroup in security_context"
+        return problem + advice * isinstance(error, PermissionError)
     if not url:
         return ""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -269,15 +270,33 @@ def test_state_that_all_ranks_have_in_common_is_written_by_rank_0(place: str) ->
         pass
 
 
-def test_gang_of_another_size_reads_the_parts_by_rank(place: str) -> None:
-    for checkpoints in gang(place, 2):
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_checkpoint_of_another_number_of_ranks_is_read_by_its_parts_only(place: str, size: int) -> None:
+    for checkpoints in gang(place, 4):
         write(checkpoints, 5)
-    newest = gang(place, 3)[2].newest()
 
-    assert newest
-    assert (newest.ranks, (newest.part(1) / "model" / "weights").read_text()) == (2, "x")
-    with pytest.raises(CheckpointError, match="parts of 2 ranks, and none of rank 2"):
-        _ = newest.folder
+    for checkpoints in gang(place, size):
+        newest = checkpoints.newest()
+        assert newest
+        assert (newest.ranks, (newest.part(3) / "model" / "weights").read_text()) == (4, "x")
+        with pytest.raises(CheckpointError, match=f"of step 5 has parts of 4 ranks, and {size} ranks? run"):
+            _ = newest.folder
+
+
+def test_step_that_is_a_whole_number_of_another_type_is_found(place: str) -> None:
+    (checkpoints,) = gang(place, 1)
+    for step in (200.0, 3e5):
+        write(checkpoints, step)  # type: ignore[arg-type]
+        assert read(checkpoints) == (int(step), "x")
+
+
+@pytest.mark.parametrize("step", [True, 0.5, "7", None, math.nan, math.inf, -1, 10**18])
+def test_step_that_is_no_whole_number_is_refused(place: str, step: Any) -> None:
+    (checkpoints,) = gang(place, 1)
+
+    with pytest.raises((TypeError, ValueError, OverflowError, CheckpointError)):
+        write(checkpoints, step)
+    assert checkpoints._store.parts() == {}
 
 
 def test_rank_that_is_killed_at_any_moment_leaves_whole_checkpoints(tmp_path: Path) -> None:
