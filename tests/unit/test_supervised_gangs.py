@@ -89,6 +89,12 @@ def test_service_has_the_port_of_the_supervisor() -> None:
     assert [port["port"] for port in service["spec"]["ports"]] == [29500, 29501]
 
 
+def test_one_rank_restarts_as_a_whole_gang() -> None:
+    (job,) = objects_of(spec_of(workers=1), "Job")
+
+    assert job["metadata"]["annotations"][ANNOTATION_RESTARTS] == "together:2"
+
+
 def test_ranks_without_a_rendezvous_restart_alone() -> None:
     spec = spec_of(rendezvous=False)
     (job,) = objects_of(spec, "Job")

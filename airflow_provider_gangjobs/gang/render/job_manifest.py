@@ -282,7 +282,7 @@ def _metadata(
     if attempt.claim.max_tries is not None:
         annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.claim.max_tries)
     if spec.is_supervised:
-        together = rendezvous_of(spec, shape_of(spec, manifest)) is not None
+        together = shape.size == 1 or rendezvous_of(spec, shape) is not None
         annotations[keys.ANNOTATION_RESTARTS] = f"{'together' if together else 'alone'}:{spec.restarts}"
     annotations |= queue.annotations()
     given = {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels}
