@@ -50,7 +50,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 ENV_PROGRESS_PATH = "GANG_PROGRESS_PATH"
 ENV_DIR = "GANG_CHECKPOINT_DIR"
@@ -78,9 +78,11 @@ class CheckpointError(Exception):
 def progress(step: int, total: Optional[int] = None, metrics: Optional[Mapping[str, Any]] = None) -> None:
     """Report how far this rank is. Outside of a gang, and in all but the first process of a rank, nothing happens.
 
+    Never raises: what is no finite number is left out, with one warning.
+
     :param step: The steps that are done.
     :param total: The number of steps of the whole program, if it is known.
-    :param metrics: At most eight numbers by name, such as the loss. Values that are no finite numbers are left out.
+    :param metrics: At most eight numbers by name, such as the loss.
     """
     _reporter.report(step, total, metrics)
 
@@ -90,22 +92,22 @@ class _Reporter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._latest: Optional[Tuple[Any, Any, Mapping[str, Any]]] = None
+        self._latest: Optional[Tuple[Any, Any, Any]] = None
         self._pid = 0
         self._written_at = -math.inf
         self._is_written = True
         self._stacks: Any = None
-        self._is_broken = False
+        self._has_warned = False
         self._checkpoint_at: Optional[float] = None
 
-    def report(self, step: Any, total: Any, metrics: Optional[Mapping[str, Any]]) -> None:
+    def report(self, step: Any, total: Any, metrics: Any) -> None:
         path = os.environ.get(ENV_PROGRESS_PATH)
         if not path or any(os.environ.get(name, "0") != "0" for name in LOCAL_RANKS):
             return
         with self._lock:
             if self._latest is None:
                 self._begin(path)
-            self._latest, self._is_written = (step, total, metrics or {}), False
+            self._latest, self._is_written = (step, total, {} if metrics is None else metrics), False
             if time.monotonic() - self._written_at >= WRITE_INTERVAL_S:
                 self._write(path)
 
@@ -136,11 +138,15 @@ class _Reporter:
     def _write(self, path: str) -> None:
         assert self._latest is not None, "the callers have checked this"
         step, total, metrics = self._latest
-        numbers = {str(name): number for name, number in _numbers(metrics)}
+        numbers: Dict[str, Any] = {}
+        try:
+            numbers = {str(name): _number(value, float) for name, value in metrics.items()}
+        except Exception:  # the program goes on, whatever its values raise
+            self._warn("The metrics of the progress are left out: they are no numbers by name")
         content = {
-            "step": int(step),
-            "total": None if total is None else int(total),
-            "metrics": dict(list(numbers.items())[:METRICS_MAX]),
+            "step": _number(step, int),
+            "total": None if total is None else _number(total, int),
+            "metrics": dict([item for item in numbers.items() if item[1] is not None][:METRICS_MAX]),
             "pid": os.getpid(),
             "stacks": self._stacks is not None,
             "checkpoint_at": self._checkpoint_at,
@@ -152,20 +158,26 @@ class _Reporter:
                 json.dump(content, file)
             os.replace(part, path)
         except OSError as error:
-            if not self._is_broken:
-                print("The progress cannot be written:", error, file=sys.stderr)
-            self._is_broken = True
+            self._warn(f"The progress cannot be written: {error}")
             with suppress(OSError):  # works on a full disk, too, so that this rank does not count as silent
                 os.utime(path)
+        left_out = [name for name, number in [("step", content["step"]), *numbers.items()] if number is None]
+        if left_out:
+            self._warn(f"The progress is no finite number, and left out: {left_out!r:.200}")
+
+    def _warn(self, message: str) -> None:
+        """Print the first warning."""
+        if not self._has_warned:
+            with suppress(Exception):  # the program may have closed or replaced its standard error
+                print(message, file=sys.stderr)
+        self._has_warned = True
 
 
-def _numbers(metrics: Mapping[str, Any]) -> Iterator[Tuple[str, float]]:
-    for name, value in metrics.items():
-        number = math.nan
-        with suppress(Exception):  # a tensor of several numbers raises what its library wants
-            number = float(value)
-        if math.isfinite(number):
-            yield name, number
+def _number(value: Any, kind: Callable[[Any], Any]) -> Any:
+    """Return the value as a number; `None` if it is no finite number."""
+    with suppress(Exception):  # a tensor of several numbers raises what its library wants
+        return kind(value) if math.isfinite(value) else None
+    return None
 
 
 _reporter = _Reporter()

@@ -36,6 +36,7 @@ import secrets
 import select
 import signal
 import socket
+import stat
 import subprocess
 import time
 import warnings
@@ -474,7 +475,7 @@ def encode_line(event: Mapping[str, Any]) -> bytes:
     """Return the line of an event: ASCII, and short enough that no pipe divides it."""
     event = _known(event)
     while True:
-        line = (LINE_START + json.dumps(event, separators=(",", ":")) + "\n").encode("ascii")
+        line = LINE_START.encode() + to_json(event) + b"\n"
         if len(line) <= LINE_BYTES_MAX:
             return line
         listed = event.get("restarts")
@@ -484,6 +485,12 @@ def encode_line(event: Mapping[str, Any]) -> bytes:
         longest = max((key for key in event if key != "event"), key=lambda key: len(json.dumps(event[key])))
         value = event[longest]
         event[longest] = value[: len(value) // 2] if isinstance(value, (str, list)) else None
+
+
+def to_json(value: Mapping[str, Any]) -> bytes:
+    """Return an object as JSON in ASCII. Half of a character becomes `?`: the provider would not read its escape."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(json.loads(text), separators=(",", ":")).encode("ascii")
 
 
 def _known(values: Mapping[str, Any]) -> Dict[str, Any]:
@@ -633,12 +640,18 @@ class ProgressFile:
             return
 
 
-def _read_start(path: str) -> bytes:
+def _read_start(path: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """Return the beginning of a file; nothing if it is no file, such as a named pipe, for whose end nobody waits."""
     try:
-        with open(path, "rb") as file:
-            return file.read(FILE_BYTES_MAX)
+        with open(path, "rb", opener=_open_at_once) as file:
+            return file.read(bytes_max) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
     except OSError:
         return b""
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for the other end of a named pipe. Nobody reads a pipe when its program has ended."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 def _read_key(path: str) -> bytes:
@@ -777,11 +790,10 @@ class RankSupervisor:
                 previous, size = size, os.stat(path).st_size
                 if size > 0 and size == previous:
                     break
-        with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: ASYNC230 - a local file
-            content = file.read(STACKS_BYTES_MAX)
-            if content:
-                title = f"The stacks of rank {self._settings.rank}, which reports no progress:\n"
-                self._lines.write_raw(title.encode() + content.rstrip(b"\n") + b"\n")
+        content = _read_start(path, STACKS_BYTES_MAX)
+        if content:
+            title = f"The stacks of rank {self._settings.rank}, which reports no progress:\n"
+            self._lines.write_raw(title.encode() + content.rstrip(b"\n") + b"\n")
 
     def _stopped(self, kind: str, code: int) -> Report:
         """Return the confirmation, with the exit code that the container has if it ends before the next program."""
@@ -914,8 +926,8 @@ def read_error(path: str) -> str:
 def write_error(path: str, error: str) -> None:
     """Write the error that the provider quotes. If the file cannot be written, the log of the rank says why."""
     try:
-        with open(path, "wb") as file:
-            file.write(json.dumps({"error": error[: 2 * ERROR_CHARACTERS_MAX], "at": time.time()}).encode("ascii"))
+        with open(path, "wb", opener=_open_at_once) as file:
+            file.write(to_json({"error": error[: 2 * ERROR_CHARACTERS_MAX], "at": time.time()}))
     except OSError as problem:
         with contextlib.suppress(OSError):
             os.write(

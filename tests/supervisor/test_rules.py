@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,22 @@ def test_no_rank_starts_while_a_program_of_an_earlier_restart_runs(data: st.Data
 )
 def test_any_content_of_a_progress_file_is_harmless(content: bytes) -> None:
     assert supervisor.read_progress(content, 0.0) == {}
+
+
+def test_pipe_and_folder_in_the_place_of_a_file_are_read_and_written_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        progress = supervisor.ProgressFile(str(path))
+        progress.look(1.0)
+        assert progress.content == b""
+        assert supervisor.read_error(str(path)) == ""
+    supervisor.write_error(str(tmp_path / "pipe"), "no rank")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_error_with_half_of_a_character_can_be_read(tmp_path: Path) -> None:
+    supervisor.write_error(str(tmp_path / "result"), "exec: caf\udce9: not found")
+    assert supervisor.read_error(str(tmp_path / "result")) == "exec: caf?: not found"
 
 
 def test_progress_keeps_what_is_well_formed() -> None:

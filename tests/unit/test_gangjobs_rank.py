@@ -74,6 +74,26 @@ assert len(writes) <= (time.monotonic() - began) / 0.1 + 1, len(writes)
     assert reported(program, tmp_path)["step"] == 100_000
 
 
+def test_progress_never_raises_and_warns_once(tmp_path: Path) -> None:
+    program = """
+class Bad(dict):
+    def items(self): raise RuntimeError("no items")
+class NoName:
+    def __str__(self): raise RuntimeError("no name")
+for step in (float("nan"), float("inf"), None, "x", [], 10**400, 1):
+    for metrics in ([1], Bad(), {NoName(): 1}, {"\\ud800": float("nan"), "\\0": 1}, {"a": []}, 7):
+        progress(step, total=step, metrics=metrics)
+progress(2, metrics={"loss": 0.5})
+"""
+    process = start(program, GANG_PROGRESS_PATH=str(tmp_path / "progress"))
+    _, err = process.communicate(timeout=5 * TIMEOUT_S)
+
+    assert (process.returncode, err.count("\n")) == (0, 1), err
+    assert "left out" in err
+    content = json.loads((tmp_path / "progress").read_text())
+    assert (content["step"], content["metrics"]) == (2, {"loss": 0.5})
+
+
 def test_metrics_are_at_most_eight_finite_numbers(tmp_path: Path) -> None:
     others = "'nan': float('nan'), 'text': 'x', 'int': 10**400"
     program = f"progress(1, metrics={{{others}, **{{f'm{{n}}': n for n in range(9)}}}})"

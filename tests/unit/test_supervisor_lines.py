@@ -124,6 +124,19 @@ def test_text_shows_messages_in_place_of_lines() -> None:
     assert readable(b"a\nb") == b"a\nb"
 
 
+@pytest.mark.parametrize(
+    "unfinished", [b"gangjobs-supervisor {", b'gangjobs-supervisor {"event": "', b"gangjobs-supervisor {" * 300]
+)
+def test_unfinished_line_with_the_mark_hides_no_event(unfinished: bytes) -> None:
+    told = parse_line(unfinished + line("restart", number=1))
+
+    assert told is not None
+    assert (told[0], told[1].number) == (unfinished, 1)
+    chunks = ReadableChunks()
+    shown = [chunks.feed(unfinished), chunks.feed(line("restart") + b"\n"), chunks.end()]
+    assert b"".join(shown).replace(b" ", b"") == unfinished.replace(b" ", b"") + b"Ithappened.\n"
+
+
 def test_line_may_follow_an_unfinished_line_of_the_program() -> None:
     assert readable(b"42 % " + line("restart") + b"\nb") == b"42 % It happened.\nb"
 

@@ -5,13 +5,14 @@ A program may write such a line, too. So a line decides nothing: what it says is
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 LINE_START: Final = b"gangjobs-supervisor {"
 LINE_BYTES_MAX: Final = 4096
 """A supervisor writes at most 2 KiB."""
+MARKS_MAX: Final = 32
+"""How many beginnings of a line are tried. What a supervisor quotes of a program has fewer."""
 MESSAGE_CHARACTERS_MAX: Final = 1000
 RESTARTS_KEPT: Final = 20
 """How many restarts are kept, the last ones."""
@@ -188,7 +191,7 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
     def to_progress(self) -> Progress:
         """Return the progress that the line describes."""
         given = (self.metrics or {}).items()
-        metrics = {to_one_line(name)[:NAME_CHARACTERS_MAX]: value for name, value in given if value is not None}
+        metrics = {to_printable_line(name)[:NAME_CHARACTERS_MAX]: value for name, value in given if value is not None}
         line = replace(self, metrics=dict(list(metrics.items())[:METRICS_MAX]))
         return msgspec.convert(line, Progress, from_attributes=True)
 
@@ -196,17 +199,19 @@ class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):
 def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
     """Return what stands before the line of a supervisor in a line of a log, and that line; `None` if there is none.
 
-    The program of the rank may have left an unfinished line, which the line of the supervisor follows.
+    The program of the rank may have left an unfinished line, which the line of the supervisor follows, and which may
+    itself have the beginning of such a line.
     """
-    at = line.find(LINE_START)
-    if at < 0 or len(line) - at > LINE_BYTES_MAX:
-        return None
-    try:
-        found = msgspec.json.decode(line[at + len(LINE_START) - 1 :], type=SupervisorLine)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    message = cut_end(to_one_line(found.message), MESSAGE_CHARACTERS_MAX)
-    return (line[:at], replace(found, message=message)) if found.event and message else None
+    at = len(line)
+    for _ in range(MARKS_MAX):
+        at = line.rfind(LINE_START, max(0, len(line) - LINE_BYTES_MAX), at)
+        if at < 0:
+            break
+        with suppress(msgspec.DecodeError, ValueError, RecursionError):
+            found = msgspec.json.decode(line[at + len(LINE_START) - 1 :], type=SupervisorLine)
+            if message := cut_end(to_printable_line(found.message), MESSAGE_CHARACTERS_MAX) if found.event else "":
+                return line[:at], replace(found, message=message)
+    return None
 
 
 def readable_line(before: bytes, line: SupervisorLine) -> bytes:
@@ -259,9 +264,9 @@ class ReadableChunks:
     @staticmethod
     def _unfinished(text: bytes) -> int:
         begins = text.rfind(b"\n") + 1
-        at = text.find(LINE_START, begins)
+        at = text.find(LINE_START, max(begins, len(text) - LINE_BYTES_MAX))
         if at >= 0:
-            return at if len(text) - at <= LINE_BYTES_MAX else len(text)
+            return at
         tail = range(max(begins, len(text) - len(LINE_START) + 1), len(text))
         return next((at for at in tail if LINE_START.startswith(text[at:])), len(text))
 
