@@ -59,7 +59,7 @@ from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.kube.text import keep_end, to_sentence
+from airflow_provider_gangjobs.kube.text import keep_end, to_printable, to_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -145,7 +145,7 @@ def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
     """
     name = f"{rank.name} {rank.container}".rstrip()
     if log_tail:
-        return f"{LAST_LINES_OF}{name}:\n{log_tail}"
+        return f"{LAST_LINES_OF}{name}:\n{to_printable(log_tail)}"
     has_own = rank.message and rank.message.strip(" .") not in message
     return f"Termination message of {name}:\n{rank.message.rstrip()}" if has_own else ""
 

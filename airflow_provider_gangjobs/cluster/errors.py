@@ -38,6 +38,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from airflow_provider_gangjobs.kube.text import to_printable
+
 MESSAGE_CHARACTERS_MAX = 256
 """Longer messages of a server are cut, because a server may quote whole objects."""
 RETRY_AFTER_MAX_S = 60.0
@@ -54,6 +56,9 @@ class ClusterError(Exception):
     """True if a write may have taken effect although it failed."""
     retry_after_s: float | None = None
     """The Retry-After of the server in seconds, at most `RETRY_AFTER_MAX_S`."""
+
+    def __str__(self) -> str:
+        return to_printable(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, dataclass_transform
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.kube.text import cut_end, to_sentence
+from airflow_provider_gangjobs.kube.text import cut_end, to_printable, to_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +40,8 @@ class Problem(Struct, frozen=True):
 
 
 def to_short_sentence(text: str) -> str:
-    """Return the text with a full stop at the end, cut at `EVIDENCE_CHARACTERS_MAX`."""
-    return to_sentence(cut_end(text.strip(), EVIDENCE_CHARACTERS_MAX))
+    """Return the text with a full stop at the end, printable, and cut at `EVIDENCE_CHARACTERS_MAX`."""
+    return to_sentence(cut_end(to_printable(text.strip()), EVIDENCE_CHARACTERS_MAX))
 
 
 def format_ranks(ranks: tuple[int, ...]) -> str:

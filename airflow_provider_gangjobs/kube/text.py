@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import logging
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 ELLIPSIS: Final = "..."
 _WORD_CHARACTERS_MAX: Final = 64
 """A longer run without white space, such as a hash or a path, is cut in the middle."""
+_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 # Control characters, marks that change the direction of a text, and halves of characters, which UTF-8 does not have.
-UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
-COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_UNPRINTABLE_BUT_COLORS: Final = re.compile(f"(?!{_COLOR.pattern}){_UNPRINTABLE.pattern}")
 
 
 def to_sentence(text: str) -> str:
@@ -36,9 +39,38 @@ def to_one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
+def to_printable(text: str, *, keep_colors: bool = False) -> str:
+    """Return a text from a cluster or a program with escapes in the place of what databases, terminals and browsers do
+    not take: U+0000 becomes the four characters `\\x00`, and half of a character becomes `\\ud800`, as in Python.
+
+    Tabs and line feeds stay. Colors of a terminal are left out, or kept for a log. Secrets are masked before, because
+    a secret with such a character is not recognized afterwards. Texts are cut afterwards. Safe to repeat.
+    """
+    text = text.replace("\r\n", "\n")
+    if keep_colors:
+        return _UNPRINTABLE_BUT_COLORS.sub(_escape, text)
+    return _UNPRINTABLE.sub(_escape, _COLOR.sub("", text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
 def to_printable_line(text: str) -> str:
-    """Return a text from a cluster or a program as one line without unprintable characters and colors of a terminal."""
-    return to_one_line(UNPRINTABLE.sub(" ", COLOR.sub("", text)))
+    """Return a text from a cluster or a program as one line, as `to_printable` does."""
+    return to_printable(to_one_line(_COLOR.sub("", text)))
+
+
+def to_printable_value(value: Any) -> Any:
+    """Return a JSON value with all texts in it, also keys, as `to_printable` returns them."""
+    match value:
+        case str():
+            return to_printable(value)
+        case dict():
+            return {to_printable(key): to_printable_value(item) for key, item in value.items()}
+        case list() | tuple():
+            return [to_printable_value(item) for item in value]
+    return value
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -94,7 +126,7 @@ def log_fields(log: logging.Logger, level: int, message: str, /, **fields: Field
     if not log.isEnabledFor(level):
         return
     present = {name: _rounded(value) for name, value in fields.items() if value not in (None, "")}
-    line = " ".join([message, *(f"{name}={_quoted(value)}" for name, value in present.items())])
+    line = to_printable(" ".join([message, *(f"{name}={_quoted(value)}" for name, value in present.items())]))
     log.log(level, "%s", line, extra={"what": message, "fields": present}, stacklevel=2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from airflow_provider_gangjobs.kube.text import COLOR, UNPRINTABLE, cut_end, to_printable_line
+from airflow_provider_gangjobs.kube.text import cut_end, to_printable, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +21,8 @@ def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Return a text of several lines, such as a log, without unprintable characters and colors of a terminal."""
-    return "\n".join(UNPRINTABLE.sub(" ", line) for line in COLOR.sub("", text).expandtabs().splitlines())
+    """Return a text of several lines, such as a log, as `to_printable` does."""
+    return "\n".join(map(to_printable, text.expandtabs().splitlines()))
 
 
 def format_duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.airflow_api.task_log import mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import start_in_worker_event, with_task_instance
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
+from airflow_provider_gangjobs.kube.text import to_printable_value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,8 +67,11 @@ class StoredTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self.args.to_kwargs()
 
     def event(self, payload: dict[str, Any]) -> TriggerEvent:
-        """Return the event, which names the try that is to get it."""
-        return TriggerEvent(with_task_instance(payload, self.task_instance))  # type: ignore[no-untyped-call]
+        """Return the event, which names the try that is to get it.
+
+        A triggerer ends, and the next one as well, with an event that the database refuses. So all events pass here.
+        """
+        return TriggerEvent(to_printable_value(with_task_instance(payload, self.task_instance)))  # type: ignore[no-untyped-call]
 
 
 class _GangTrigger(StoredTrigger):

@@ -117,7 +117,7 @@ def test_time_of_a_forged_end_event_that_is_not_in_utc_is_ignored(zone: timezone
     ("value", "text"),
     [
         ({"error": "InvalidGangSpec", "message": "workers: must be 1 or more."}, "workers: must be 1 or more."),
-        ({"message": "2 problems\n  * a\x00b\n  * c"}, "2 problems\n* a b\n* c"),
+        ({"message": "2 problems\n  * a\x00b\n  * c"}, "2 problems\n* a\\x00b\n* c"),
         ({"message": 7}, ""),
         ("a text", ""),
         (None, ""),

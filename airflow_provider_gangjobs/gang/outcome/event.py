@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, S
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, time_use_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import name_rank
-from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
+from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word, to_printable_value
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
@@ -152,15 +152,16 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return GangRef(self.namespace, self.name, self.uid)
 
     def within_limits(self) -> GangEvent:
-        """Return the event with its texts cut to their limits. They are masked before: the rest of a secret is not
-        recognized."""
-        ranks = (replace(rank, message=keep_end(rank.message, RANK_MESSAGE_CHARACTERS_MAX)) for rank in self.ranks)
+        """Return the event with its texts printable (`to_printable`), and cut to their limits. They are masked before:
+        the rest of a secret is not recognized."""
+        event = msgspec.convert(to_printable_value(msgspec.to_builtins(self)), type(self))
+        ranks = (replace(rank, message=keep_end(rank.message, RANK_MESSAGE_CHARACTERS_MAX)) for rank in event.ranks)
         return replace(
-            self,
-            message=cut_end(self.message, MESSAGE_CHARACTERS_MAX),
-            remedy=cut_end(self.remedy, MESSAGE_CHARACTERS_MAX),
-            image=cut_end(self.image, MESSAGE_CHARACTERS_MAX),
-            notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in self.notes[:NOTES_MAX]),
+            event,
+            message=cut_end(event.message, MESSAGE_CHARACTERS_MAX),
+            remedy=cut_end(event.remedy, MESSAGE_CHARACTERS_MAX),
+            image=cut_end(event.image, MESSAGE_CHARACTERS_MAX),
+            notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in event.notes[:NOTES_MAX]),
             ranks=tuple(ranks),
         )
 

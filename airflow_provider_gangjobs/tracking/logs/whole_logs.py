@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, Lo
 from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.outcome.restarts import LINE_START, parse_line, readable_line
-from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.text import pluralize, to_printable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -44,7 +44,7 @@ def text_of(parts: Sequence[LogPart]) -> str:
 
 def format_note(label: str, note: str) -> str:
     """Return a line that the provider adds to the log of a rank."""
-    return f"[{label}] ({note})"
+    return f"[{label}] ({to_printable(note)})"
 
 
 def limit_notes(ref: GangRef, notes: Sequence[str]) -> list[str]:
@@ -126,7 +126,8 @@ class LineWriter:
         ]
 
     def _line(self, text: str, begins: bool) -> str:
-        return f"[{self._label}{'' if begins else ', continued'}] {text.rstrip(chr(13))}"
+        shown = to_printable(text.rstrip("\r"), keep_colors=True)
+        return f"[{self._label}{'' if begins else ', continued'}] {shown}"
 
 
 FAILURES_MAX: Final = 5
