@@ -38,6 +38,7 @@ from airflow_provider_gangjobs.exceptions import (
     OutOfMemory,
     Preempted,
     QueueRefused,
+    ResultRefused,
     ResultTooLarge,
     StartFailed,
     TrackingFailed,
@@ -292,8 +293,8 @@ class Completion:
         Raises:
             LedgerUnavailable: the outcomes could not be read. The next try finds the gang again.
             OutcomesMissing: the outcome of a completed rank is lost. The Job stays as it is and is not delivered.
-            ResultTooLarge: a wanted result was cut off. The gang counts as delivered, because another run of the gang
-                would write the same result.
+            ResultRefused, ResultTooLarge: Airflow cannot store a wanted result, or it was cut off. The gang counts as
+                delivered, because another run of the gang would write the same result.
             ResultsTooLarge: the results exceed the limit. The Job stays as it is and is not delivered, so a task that
                 is cleared after its limit was raised returns the results of this gang.
         """
@@ -310,7 +311,7 @@ class Completion:
             if evidence.job_is_gone:
                 self._release_held_pods()  # no try finds this gang again to read the other outcomes
             raise
-        except ResultTooLarge:
+        except (ResultRefused, ResultTooLarge):
             self.deliver()
             raise
 
@@ -467,7 +468,7 @@ def value_of(event: GangEvent, evidence: CollectedOutcomes, wanted: Results, **l
 
     Raises:
         OutcomesMissing: the outcome of a completed rank is lost.
-        ResultTooLarge, ResultsTooLarge: as `task_result` does.
+        ResultRefused, ResultTooLarge, ResultsTooLarge: as `task_result` does.
     """
     if evidence.completed is None or not evidence.is_complete:
         raise missing_outcomes(event, evidence)
@@ -482,7 +483,7 @@ def read_results(hook: GangJobHook, config: ClusterConfig, events: Sequence[Gang
     Raises:
         LedgerUnavailable: the outcomes of a gang could not be read.
         OutcomesMissing: the outcome of a completed rank is lost.
-        ResultTooLarge: a result was cut off.
+        ResultRefused, ResultTooLarge: Airflow cannot store a result, or it was cut off.
     """
     if wanted is Results.NONE:
         return [{**asdict(event.ref), "status": event.status.value} for event in events]

@@ -17,7 +17,9 @@ fsspec with its implementation in the image, and credentials in the environment 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
 from typing import Any, Mapping, Optional, Tuple
 
@@ -30,6 +32,14 @@ SIZE = "bytes"
 RESULT_BYTES_MAX = 4095
 """The kubelet truncates the result to 4096 bytes, so a result of exactly 4096 bytes may have been longer."""
 LOCAL_PROTOCOLS = ("", "file", "local")
+DEPTH_MAX = 100
+"""How deep lists and objects of a result may be nested. Airflow's own limit depends on its process."""
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+"""Airflow's processes send each other no other integers."""
+_RESERVED_KEYS = ("__classname__", "__id__")
+"""Airflow stores no object with these keys, because its own objects have them."""
+_REFUSED_CHARACTER = re.compile("[\x00\ud800-\udfff]")
+"""PostgreSQL stores no U+0000 in JSON, and no half of a character."""
 
 
 class StorageError(Exception):
@@ -40,18 +50,81 @@ def write_result(value: Any, environ: Optional[Mapping[str, str]] = None) -> Non
     """Write a JSON value as the result of this rank.
 
     Raises:
-        TypeError, ValueError: JSON cannot represent the value.
+        ValueError: Airflow cannot store the value.
         StorageError, OSError: the value is large, and the storage cannot be written.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    write_content(text.encode("utf-8"), os.environ if environ is None else environ)
+    _write_result(encode(value), os.environ if environ is None else environ)
 
 
 def write_content(content: bytes, environ: Mapping[str, str]) -> None:
     """Write JSON or other text as the result of this rank, as `write_result` does."""
+    _, problem = parse(content.decode("utf-8"))
+    if problem:
+        raise ValueError(f"Airflow cannot store this result: {problem}")
+    _write_result(content, environ)
+
+
+def _write_result(content: bytes, environ: Mapping[str, str]) -> None:
     short = store_if_large(content, environ)
     with open(environ[ENV_PATH], "wb") as file:
         file.write(short)
+
+
+def encode(value: Any) -> bytes:
+    """Return the value as JSON text.
+
+    Raises:
+        ValueError: Airflow cannot store the value.
+    """
+    problem = find_problem(value)
+    if problem:
+        raise ValueError(f"Airflow cannot store this result: result{problem}")
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+
+
+def parse(text: str) -> Tuple[Any, str]:
+    """Return the value of a result, which is text if it is not JSON, and what Airflow cannot store of it, if anything.
+
+    The place is part of the problem, such as `result["loss"] is NaN`.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = text
+    except (RecursionError, ValueError):
+        return None, "result is nested too deep, or has an integer of too many digits"
+    problem = find_problem(value)
+    return value, f"result{problem}" if problem else ""
+
+
+def find_problem(value: Any, depth: int = 0) -> str:
+    """Return what Airflow cannot store of a value, as text that follows the name of the value: `["loss"] is NaN`.
+
+    Empty if Airflow can store the value.
+    """
+    if depth > DEPTH_MAX:
+        return f" is nested more than {DEPTH_MAX} deep"
+    if not isinstance(value, (dict, list, tuple)):
+        return _scalar_problem(value)
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        problem = " is reserved by Airflow" if key in _RESERVED_KEYS else _scalar_problem(key)
+        if problem:
+            return f" has the key {key!r:.80}, which{problem}"
+        problem = find_problem(item, depth + 1)
+        if problem:
+            return f"[{json.dumps(key)}]{problem}"
+    return ""
+
+
+def _scalar_problem(value: Any) -> str:
+    if isinstance(value, str):
+        found = _REFUSED_CHARACTER.search(value)
+        return f" has the character U+{ord(found.group()):04X}" if found else ""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f" is {json.dumps(value)}"
+    if isinstance(value, int):
+        return "" if INT_MIN <= value <= INT_MAX else f" is an integer of {value.bit_length()} bits"
+    return "" if value is None else f" is of type {type(value).__qualname__}"
 
 
 def store_if_large(content: bytes, environ: Mapping[str, str]) -> bytes:
@@ -159,7 +232,7 @@ def main() -> int:
     """Write the result that is piped into this program."""
     try:
         write_content(sys.stdin.buffer.read(), os.environ)
-    except (StorageError, OSError) as error:
+    except (StorageError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

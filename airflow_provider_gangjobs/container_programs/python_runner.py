@@ -25,7 +25,7 @@ import types
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.container_programs.gangjobs_rank import Checkpoints
@@ -35,7 +35,7 @@ RUNNER_FILE = "gangjobs.run.py"
 FUNCTION_FILE = "gang_function.py"
 ARGUMENTS_FILE = "gang_arguments.json"
 RESULT_HELPER_FILE = "gangjobs_result.py"
-"""The file that writes large results. It exists if the task has `result_storage`."""
+"""The file that checks results, and writes large ones."""
 RANK_HELPER_FILE = "gangjobs_rank.py"
 """The file that reports progress and keeps checkpoints. It exists if a supervisor runs this program."""
 TASK_FILE = "gangjobs.task.json"
@@ -140,41 +140,16 @@ def read_rank(environ: Mapping[str, str]) -> Optional[int]:
     return int(index) if index else None
 
 
-def json_problems(value: Any, path: str) -> Iterator[Tuple[str, str]]:
-    """Yield the path and a description of each part of the value that JSON cannot represent."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, (str, int, float, bool, type(None))):
-                yield path, f"has the key {key!r:.80}"
-            yield from json_problems(item, f"{path}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from json_problems(item, f"{path}[{index}]")
-    elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        yield path, f"is {value}"
-    elif not isinstance(value, (str, int, float, bool, type(None))):
-        yield path, f"is of type {type_name(type(value))}"
-
-
-def type_name(kind: type) -> str:
-    """Return the type's name as Python prints it in a traceback: with its module, except for builtins."""
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
-    )
-
-
-def encode_result(value: Any, function_name: str) -> bytes:
+def encode_result(value: Any, function_name: str, helper: Any) -> bytes:
     """Return the result as JSON text.
 
     Raises:
-        ResultError: JSON cannot represent the value.
+        ResultError: Airflow cannot store the value.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(ENCODING)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ResultError(
-            f"{function_name} returned what JSON does not hold: {_describe_json_error(value, error)}"
-        ) from None
+        text: bytes = helper.encode(value)
+    except ValueError as error:
+        raise ResultError(f"{function_name} returned what is no result. {error}") from None
     return text
 
 
@@ -187,7 +162,7 @@ def shorten_result(text: bytes, function_name: str, helper: Any, environ: Mappin
     if len(text) <= RESULT_BYTES_MAX:
         return text
     what = f"{function_name} returned {len(text)} bytes of JSON, {RESULT_BYTES_MAX} are kept."
-    if helper is None:
+    if not environ.get("GANG_RESULT_STORAGE"):
         raise ResultError(what + " Set result_storage of the task, or write it to storage and return its address")
     try:
         stored: bytes = helper.store_if_large(text, environ)
@@ -221,19 +196,10 @@ def check_result_storage(helper: Any, environ: Mapping[str, str]) -> None:
     Raises:
         ResultError: the storage cannot be written.
     """
-    if helper is None:
-        return
     try:
         helper.check_storage(environ)
     except Exception as error:
         raise ResultError(f"result_storage cannot be written: {format_error(error)}") from error
-
-
-def _describe_json_error(value: Any, error: Exception) -> str:
-    try:
-        return next((path + " " + problem for path, problem in json_problems(value, "the value")), str(error))
-    except RecursionError:
-        return "it contains itself"
 
 
 def load_function(folder: Path, origin: Mapping[str, Any], name: str) -> Callable[..., Any]:
@@ -278,10 +244,11 @@ def main(folder: Path, environ: Mapping[str, str]) -> int:
     try:
         name, is_requested = arguments["function"], is_result_requested(task["results"], read_rank(environ))
         helper = load_helper(folder, RESULT_HELPER_FILE) if is_requested else None
-        check_result_storage(helper, environ)
+        if helper is not None:
+            check_result_storage(helper, environ)
         value = call_function(load_function(folder, task, name), arguments, environ, folder)
         if value is not None and is_requested:
-            write_result(environ, shorten_result(encode_result(value, name), name, helper, environ))
+            write_result(environ, shorten_result(encode_result(value, name, helper), name, helper, environ))
     except Terminated:
         # Running threads of the function would keep the rank alive until the kubelet kills it.
         print("ended by SIGTERM", file=sys.stderr, flush=True)

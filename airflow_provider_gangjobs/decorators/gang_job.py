@@ -20,11 +20,11 @@ from airflow.sdk.definitions.mappedoperator import validate_mapping_kwargs
 from msgspec.structs import replace as replace_struct
 
 from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
-from airflow_provider_gangjobs.container_programs import python_runner
+from airflow_provider_gangjobs.container_programs import PROGRAMS, python_runner
 from airflow_provider_gangjobs.container_programs.python_runner import Gang
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, files_of
-from airflow_provider_gangjobs.gang.spec import GangSpec, Results
+from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec, Results
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters import python_function
@@ -46,7 +46,7 @@ RESERVED_FILES: Final = (
     python_runner.FUNCTION_FILE,
     python_runner.ARGUMENTS_FILE,
     python_runner.TASK_FILE,
-    python_runner.RESULT_HELPER_FILE,
+    RESULT_HELPER_FILE,
 )
 """Names in `files` that the decorator uses itself."""
 COMMAND_ERRORS: Final = frozenset({"StartError", "CommandNotFound", "CommandNotExecutable"})
@@ -153,6 +153,7 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         args, kwargs = python_function.to_json_values(source.name, [*self.op_args], self.op_kwargs)
         return {
             python_runner.RUNNER_FILE: self._runner_path.read_text(python_runner.ENCODING),
+            RESULT_HELPER_FILE: (PROGRAMS / RESULT_HELPER_FILE).read_text(python_runner.ENCODING),
             python_runner.FUNCTION_FILE: source.text,
             python_runner.ARGUMENTS_FILE: python_function.encode(
                 source.name, args, kwargs, takes_gang=source.takes_gang

@@ -23,6 +23,7 @@
     ├── TrackingFailed           the state of the gang is unknown
     ├── OutcomesMissing          the gang succeeded, but its results are unknown
     ├── ResultTooLarge           a rank wrote a result above the limit
+    ├── ResultRefused            a rank wrote a result that Airflow cannot store
     ├── ResultsTooLarge          the results of all ranks together exceed the limit of the task
     ├── ResultAddressRefused     a rank returned an address outside of its folder
     ├── LedgerUnavailable        the outcomes could not be read or written

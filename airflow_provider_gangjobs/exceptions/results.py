@@ -108,6 +108,23 @@ class ResultTooLarge(GangJobError):
         return "The containers of its pod share 12 KiB, and result_storage stores only results of more than 4095 bytes"
 
 
+class ResultRefused(GangJobError):
+    """A rank wrote a result that Airflow cannot store, such as NaN, an integer of 65 bits, or the character U+0000."""
+
+    ref: str
+    rank: int
+    problem: str
+    """What Airflow cannot store, with its place in the result."""
+
+    _evidence_field = "problem"
+    _usual_remedy = 'Let the rank write another value there, such as null or text, or set results="none"'
+    _is_permanent = True  # the program would write the same result
+
+    @property
+    def what(self) -> str:
+        return f"Rank {self.rank} of gang {self.ref} wrote a result that Airflow cannot store"
+
+
 class ResultAddressRefused(GangJobError):
     """A rank returned an address that is not in the folder of its task. Nothing was opened."""
 

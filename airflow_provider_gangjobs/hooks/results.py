@@ -6,10 +6,10 @@ ran the gang are opened: `gang.outcome.result_addresses` has the rule.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.container_programs.gangjobs_result import parse
 from airflow_provider_gangjobs.exceptions import ResultAddressRefused
 from airflow_provider_gangjobs.gang.outcome import result_addresses
 from airflow_provider_gangjobs.gang.outcome.result_addresses import is_address as is_stored
@@ -33,7 +33,8 @@ def read_result(value: Any, *, storage: str | os.PathLike[str] | ObjectStoragePa
     Raises:
         ResultAddressRefused: the address is not in the folder of the task, nor below `storage`. Nothing was opened.
         OSError: the storage cannot be read. It may be a volume that this worker does not mount.
-        ValueError: the storage cannot be read, or has something else than what the rank wrote.
+        ValueError: the storage cannot be read, or has something else than what the rank wrote, or what Airflow cannot
+            store.
     """
     if not is_stored(value):
         return value
@@ -47,11 +48,10 @@ def read_result(value: Any, *, storage: str | os.PathLike[str] | ObjectStoragePa
     content = ObjectStoragePath(address).read_bytes()
     if len(content) != (size := value[result_addresses.SIZE]):
         raise ValueError(f"{address} has {len(content)} bytes, and its rank wrote {size}")
-    text = content.decode()
-    try:
-        return result_addresses.without_marks(json.loads(text))
-    except ValueError:  # a program may write text that is not JSON
-        return text
+    result, problem = parse(content.decode())
+    if problem:
+        raise ValueError(f"{address} has what Airflow cannot store: {problem}")
+    return result_addresses.without_marks(result)
 
 
 def _refuse_links(folder: str, path: str, address: str) -> None:

@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.exceptions import (
     PreviousAttemptRunning,
     Problem,
     ResultAddressRefused,
+    ResultRefused,
     ResultsTooLarge,
     ResultTooLarge,
     SubmissionConflict,
@@ -229,6 +230,13 @@ EXAMPLES = [
         ),
     ),
     (
+        ResultRefused("ml/a", 1, 'result["loss"] is NaN'),
+        (
+            'Rank 1 of gang ml/a wrote a result that Airflow cannot store. result["loss"] is NaN. '
+            'Let the rank write another value there, such as null or text, or set results="none".'
+        ),
+    ),
+    (
         ResultAddressRefused("file:///etc/shadow", "s3://b/d/r/t"),
         (
             "The result at file:///etc/shadow is not read. The address is not below s3://b/d/r/t. If the value is from "
@@ -283,7 +291,7 @@ def test_errors_survive_pickling(error):
 
 def test_errors_that_must_repeat_are_not_retryable():
     permanent = {type(error) for error, _ in EXAMPLES if not error.retryable}
-    of_results = {OutcomesMissing, ResultAddressRefused, ResultTooLarge, ResultsTooLarge}
+    of_results = {OutcomesMissing, ResultAddressRefused, ResultRefused, ResultTooLarge, ResultsTooLarge}
     assert permanent == {
         InvalidGangSpec,
         GangUnsupported,

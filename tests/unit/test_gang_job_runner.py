@@ -39,6 +39,7 @@ class Rank:
         files = self.folder / "files"
         files.mkdir(exist_ok=True)
         (files / python_runner.RUNNER_FILE).write_text(Path(python_runner.__file__).read_text())
+        (files / python_runner.RESULT_HELPER_FILE).write_text(Path(gangjobs_result.__file__).read_text())
         (files / python_runner.FUNCTION_FILE).write_text("from __future__ import annotations\n" + source)
         arguments = {"function": "f", "args": args, "kwargs": kwargs, "gang": "gang" in source.splitlines()[0]}
         (files / python_runner.ARGUMENTS_FILE).write_text(json.dumps(arguments))
@@ -231,8 +232,6 @@ def test_result_that_cannot_be_written_fails_the_rank(rank: Rank) -> None:
 
 
 def test_storage_that_cannot_be_written_fails_the_rank_before_the_function_runs(rank: Rank) -> None:
-    (rank.folder / "files").mkdir()
-    (rank.folder / "files" / python_runner.RESULT_HELPER_FILE).write_text(Path(gangjobs_result.__file__).read_text())
     env = {**RANK_1_OF_3, "GANG_RESULT_STORAGE": "s3://bucket/results"}
     rank.interpreter = (sys.executable, "-I", "-S")
 
@@ -294,18 +293,19 @@ def test_syntax_error_is_recorded_with_the_python_version(rank: Rank) -> None:
     assert f"the image has Python {sys.version.split()[0]}" in error
 
 
-NOT_JSON = {
-    "a type": ("{'rows': [1, {2}]}", "the value['rows'][1] is of type set"),
-    "a type of a module": ("__import__('datetime').date(2026, 1, 1)", "the value is of type datetime.date"),
-    "not a number": ("{'loss': float('nan')}", "the value['loss'] is nan"),
-    "a key": ("{(1, 2): 3}", "the value has the key (1, 2)"),
-    "itself": ("(lambda x: x.append(x) or x)([])", "it contains itself"),
-    "half a character": ("'\\ud800'", "surrogates not allowed"),
+NO_RESULTS = {
+    "a type": ("{'rows': [1, {2}]}", 'result["rows"][1] is of type set'),
+    "not a number": ("{'loss': float('nan')}", 'result["loss"] is NaN'),
+    "a key": ("{(1, 2): 3}", "result has the key (1, 2), which is of type tuple"),
+    "itself": ("(lambda x: x.append(x) or x)([])", "is nested more than 100 deep"),
+    "half a character": ("'\\ud800'", "result has the character U+D800"),
+    "U+0000": ("['a', 'a\\0b']", "result[1] has the character U+0000"),
+    "a long integer": ("{'n': 2**70}", 'result["n"] is an integer of 71 bits'),
 }
 
 
-@pytest.mark.parametrize(("value", "problem"), NOT_JSON.values(), ids=NOT_JSON)
-def test_path_of_a_value_that_json_cannot_represent_is_recorded(rank: Rank, value: str, problem: str) -> None:
+@pytest.mark.parametrize(("value", "problem"), NO_RESULTS.values(), ids=NO_RESULTS)
+def test_place_of_what_airflow_cannot_store_is_recorded(rank: Rank, value: str, problem: str) -> None:
     run = rank.run(f"def f():\n    return {value}")
 
     assert run.code == 1

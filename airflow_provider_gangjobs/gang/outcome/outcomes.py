@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from airflow_provider_gangjobs.container_programs.gangjobs_result import parse
 from airflow_provider_gangjobs.gang.outcome.restarts import without_lines
 from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
 from airflow_provider_gangjobs.gang.state import pods as podutil
@@ -141,15 +142,21 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     def result(self) -> Any:
         """Result that the rank wrote to `GANG_RESULT_PATH`: a JSON value, or text that is not JSON.
 
-        `None` if the rank did not succeed, wrote nothing, or wrote a message that was cut. Marks that `read_result`
-        would follow are removed.
+        `None` if the rank did not succeed, wrote nothing, or wrote a message that was cut or what Airflow cannot store.
+        Marks that `read_result` would follow are removed.
         """
-        if self.outcome is not OutcomeKind.SUCCEEDED or self.message_cut or not self.message.strip():
-            return None
-        try:
-            return without_marks(msgspec.json.decode(self.message))
-        except (msgspec.DecodeError, RecursionError):
-            return self.message
+        value, problem = self._result
+        return None if problem else without_marks(value)
+
+    @property
+    def result_problem(self) -> str:
+        """What Airflow cannot store of the result, with its place, such as `result["loss"] is NaN`; else empty."""
+        return self._result[1]
+
+    @property
+    def _result(self) -> tuple[Any, str]:
+        has_result = self.outcome is OutcomeKind.SUCCEEDED and not self.message_cut and self.message.strip()
+        return parse(self.message) if has_result else (None, "")
 
     @property
     def error(self) -> str:

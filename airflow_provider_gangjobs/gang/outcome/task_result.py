@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
+from airflow_provider_gangjobs.exceptions import ResultRefused, ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
     POD_MESSAGE_BYTES_MAX,
     Outcome,
@@ -115,6 +115,7 @@ def task_result(
     :param folders: Where the ranks store large results. Addresses there are marked, so that `read_result` follows them.
 
     Raises:
+        ResultRefused: Airflow cannot store a result that the task returns.
         ResultTooLarge: The kubelet cut a result that the task returns.
         ResultsTooLarge: The results of all ranks exceed the limit.
     """
@@ -161,4 +162,6 @@ def _value(rank: int, outcome: Outcome | None, ref: GangRef) -> Any:
         size = len(outcome.message.encode())
         containers = POD_MESSAGE_BYTES_MAX // size
         raise ResultTooLarge(ref=str(ref), rank=rank, size=size, limit=POD_MESSAGE_BYTES_MAX // containers)
+    if problem := outcome.result_problem:
+        raise ResultRefused(ref=str(ref), rank=rank, problem=problem)
     return outcome.result
