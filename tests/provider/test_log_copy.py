@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.http.log_reader import LogParser, LogPosition
+from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, LogParser, LogPosition
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs, log_problems, streamed_ranks
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
@@ -393,6 +393,18 @@ def test_secret_of_several_lines_or_pieces_is_masked(writes: list[str]) -> None:
     assert "KEY" not in "".join(lines)
     assert sum("***" in line for line in lines) == "".join(writes).count("END")
     assert all(line.startswith("[r") for line in lines)
+
+
+@pytest.mark.parametrize("before", range(1, len("s3cr3t-in-a-line")))
+def test_secret_over_two_pieces_of_a_line_is_masked_if_the_second_comes_later(before: int) -> None:
+    """The first piece ends with the first characters of the secret."""
+    lines: list[str] = []
+    writer, parser = LineWriter("r", lines.extend, lambda text: text.replace("s3cr3t-in-a-line", "***")), LogParser()
+    text = "x" * (PART_BYTES_MAX - before) + "s3cr3t-in-a-line, next"
+    for chunk in (text[: PART_BYTES_MAX + 1], text[PART_BYTES_MAX + 1 :] + "\n"):
+        writer.write(parser.feed(chunk.encode()))
+        writer.flush(is_end=False)
+    assert "".join(line.partition("] ")[2] for line in lines) == "x" * (PART_BYTES_MAX - before) + "***, next"
 
 
 WRONG = {

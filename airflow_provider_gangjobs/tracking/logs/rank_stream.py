@@ -121,7 +121,7 @@ class LogStream:
         self._bytes_left = bytes_max - (position.total if position else 0)
         self._ahead_bytes_max = ahead_bytes_max
         self._has_pod_ended = has_pod_ended
-        self._position = position
+        self._position = self._read_to = position
         self._turns: deque[_Turn | str] = deque()
         """What was read and is not written: lines, and notes between them."""
         self._turns_bytes = 0
@@ -145,8 +145,8 @@ class LogStream:
 
     @property
     def position(self) -> LogPosition | None:
-        """The position after the last line that was written."""
-        self._lines.flush()
+        """The position after the last line, or piece of a line, that was written."""
+        self._lines.flush(is_end=False)
         return self._position
 
     @property
@@ -363,6 +363,7 @@ class LogStream:
                 self._write_turn(turn, late_s)
             self._has_changed.set()
         self._lines.flush()
+        self._position = self._read_to
 
     def _may_write(self) -> bool:
         """Return whether there is something to write. Lines are left out until the log is read, and get one note."""
@@ -377,12 +378,18 @@ class LogStream:
         if not self._must_read_ahead:
             self._note_lateness(turn, late_s, units)
         self._lines.write(turn.parts)
-        self._position = turn.position
+        before, self._read_to = self._read_to, turn.position
+        if not self._lines.unfinished:
+            self._position = turn.position
+        else:
+            self._lines.flush(is_end=False)
+            if self._lines.unfinished == 1:
+                self._position = before
         self._count(-turn.size)
         for limit in (self._rate, self._limits.total):
             limit.take(units)
         if turn.ends_chunk:
-            self._lines.flush()
+            self._lines.flush(is_end=False)
 
     async def _wait_for_turn(self) -> float:
         """Wait until the limits and the output allow the next lines. Return how long this took, in seconds.
@@ -443,6 +450,8 @@ class _Lateness:
 def _first_turn(parts: Sequence[LogPart], at: int) -> Sequence[LogPart]:
     end, size = at, 0
     while end < len(parts) and end - at < PARTS_PER_TURN and size < BYTES_PER_TURN:
+        if end > at and not parts[end].ends:  # it may be held, and the lines before it may not
+            break
         size += len(parts[end].text)
         end += 1
     return parts[at:end]

@@ -93,10 +93,15 @@ class LineWriter:
         self._on_line(line)
         return part._replace(text=readable_line(before, line))
 
-    def flush(self) -> None:
-        """Write what is held."""
+    @property
+    def unfinished(self) -> int:
+        """How many parts are held that end in the middle of a line; 0 if the last one ends its line."""
+        return len(self._held) if self._held and not self._held[-1].ends else 0
+
+    def flush(self, *, is_end: bool = True) -> None:
+        """Write what is held. If more follows, the last piece of a line is held: a secret may continue after it."""
         if self._held:
-            self._emit(0)
+            self._emit(int(bool(self.unfinished) and not is_end))
 
     def note(self, note: str) -> None:
         """Write a line of the provider."""
