@@ -44,6 +44,10 @@ SANDBOX_NOTE: Final = (
 _STATES: Final = {"succeeded": ", already succeeded", "failed": ", already failed"}
 """Text by `SubmissionState`. A gang in progress that was started has no text."""
 _SUSPENDED: Final = ", suspended until another component starts it"
+_RESUME: Final = (
+    "The Job stays suspended until somebody resumes it: "
+    """kubectl -n {0.namespace} patch job {0.name} -p '{{"spec":{{"suspend":false}}}}'"""
+)
 
 
 @contextmanager
@@ -89,6 +93,8 @@ def submission_messages(submission: Submission, *, server_software: str = "") ->
     restarts = f", up to {pluralize(submission.restarts_max, 'restart')} in place" if submission.restarts_max else ""
     yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{queue}{restarts}{state}"
     yield from submission.notes
+    if submission.is_suspended and submission.queue is None:
+        yield _RESUME.format(submission.ref)
     if server_software == SANDBOX_SERVER:
         yield SANDBOX_NOTE
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import yaml
-from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import Claim, build_attempt
@@ -28,7 +27,12 @@ from airflow_provider_gangjobs.gang.render.placement import (
     decide_placement,
     shape_of,
 )
-from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
+from airflow_provider_gangjobs.gang.render.user_manifest import (
+    manifest_of,
+    requested_name,
+    requested_namespace,
+    with_parsed_manifest,
+)
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import KUEUE, KueueTopology, select_scheduler
 from airflow_provider_gangjobs.gang.schedulers.workload_api import DISCOVERED_DIALECTS, find_dialect
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.render.user_manifest import Change
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
@@ -56,7 +61,7 @@ def preview(spec: GangSpec, key: TaskKey) -> tuple[Object, ...]:
         GangUnsupported: a gang is required, and pods of this shape are a gang on no cluster.
     """
     require_valid(spec)
-    spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
+    spec = with_parsed_manifest(spec)
     shape = shape_of(spec, manifest_of(spec))
     has_job_set = spec.roles is not None and shape.kueue_queue is not None
     scheduler = _scheduler(spec, shape, has_job_set=has_job_set)
@@ -109,6 +114,6 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def to_yaml(objects: Iterable[Object]) -> str:
-    """Return the objects as YAML documents, which `kubectl` can read."""
-    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False)
+def to_yaml(objects: Iterable[Object], changes: Iterable[Change] = ()) -> str:
+    """Return the objects as YAML documents, which `kubectl` can read, after a comment for each change."""
+    return "".join(f"# {change}\n" for change in changes) + yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False)

@@ -120,8 +120,9 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     """The description of one gang. Times are in seconds. A parameter that is `None` leaves the manifest's value in
     place.
 
-    `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override it, and apply to its first
-    container. `pod_overrides` is then merged into the pod template by a strategic merge.
+    `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override it, and apply to the
+    container that its annotation `default-container` names, or else to its first one. `pod_overrides` is then merged
+    into the pod template by a strategic merge.
     """
 
     image: str | None = None
@@ -210,7 +211,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     termination_grace_s: int | None = None
     ttl_after_finished_s: int | None = None
     keep_suspended: bool = False
-    """Leave the Job suspended, so that the user or another controller starts it."""
+    """Leave the Job suspended, so that the user or another controller starts it. A manifest with `suspend: true` does
+    the same."""
 
     def __post_init__(self) -> None:
         # A template or a variable may give None, which means the same as leaving the parameter out.

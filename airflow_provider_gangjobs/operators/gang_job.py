@@ -473,9 +473,11 @@ class GangJobOperator(GangParameters):
         from airflow_provider_gangjobs.airflow_api.task_log import mask
         from airflow_provider_gangjobs.gang.identity import TaskKey
         from airflow_provider_gangjobs.gang.preview import preview, to_yaml
+        from airflow_provider_gangjobs.gang.render.user_manifest import changes_of
 
-        objects = preview(self.gang_spec(), TaskKey(self.dag_id, "dry-run", self.task_id))
-        print(mask(to_yaml(objects)))  # noqa: T201 - as the operators of cncf.kubernetes do
+        spec = self.gang_spec()
+        objects = preview(spec, TaskKey(self.dag_id, "dry-run", self.task_id))
+        print(mask(to_yaml(objects, changes_of(spec, objects[0]))))  # noqa: T201 - as the operators of cncf.kubernetes do
 
     def on_kill(self) -> None:
         """Delete the live gang of this try, unless `on_kill` is `keep`. Airflow allows five seconds.

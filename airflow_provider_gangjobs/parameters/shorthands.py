@@ -236,13 +236,17 @@ def _launch_torchrun(spec: dict[str, Any]) -> None:
         is_python = bool(words.pop(0))  # torchrun itself starts Python, without other options
     spec["command"] = ["torchrun", *([] if is_python else ["--no-python"]), *words]
     spec["args"] = None
-    add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources") or _resources_of(spec.get("manifest"))) or 1)})
+    add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources") or _resources_of(spec)) or 1)})
 
 
-def _resources_of(manifest: Any) -> Any:
+def _resources_of(spec: Mapping[str, Any]) -> Any:
     """Return the resources of the ranks' container in a manifest; `None` if it has none."""
-    with suppress(LookupError, TypeError, AttributeError):  # the validation refuses another structure
-        return _job_spec(manifest)["template"]["spec"]["containers"][0].get("resources")
+    from airflow_provider_gangjobs.gang.render.user_manifest import main_container_name
+
+    with suppress(LookupError, TypeError, AttributeError, StopIteration):  # the validation refuses another structure
+        template = _job_spec(spec.get("manifest"))["template"]
+        name = main_container_name(template, spec.get("pod_overrides") or {}, spec.get("annotations"))
+        return next(one for one in template["spec"]["containers"] if one["name"] == name).get("resources")
     return None
 
 

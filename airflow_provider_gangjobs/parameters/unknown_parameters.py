@@ -82,7 +82,7 @@ NOT_NEEDED: Final = {
     "startup_check_interval_seconds": _NO_POLLING,
     "base_container_status_polling_interval": _NO_POLLING,
     "logging_interval": "Leave it out: stream_logs copies the log of rank 0 while the gang runs",
-    "base_container_name": "Leave it out: the first container of the manifest is that of the rank",
+    "base_container_name": "Leave it out: the annotation default-container or else the first place names the container",
     "container_name_log_prefix_enabled": "Leave it out: the lines of a rank begin with [rank 0]",
     "log_formatter": "Leave it out: the lines of a rank begin with [rank 0]",
     "xcom_sidecar_container_security_context": "Leave it out: there is no sidecar",

@@ -48,7 +48,13 @@ from airflow_provider_gangjobs.gang.render.placement import (
     with_queue_of_connection,
 )
 from airflow_provider_gangjobs.gang.render.pod_template import task_env_of
-from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of, requested_name, requested_namespace
+from airflow_provider_gangjobs.gang.render.user_manifest import (
+    changes_of,
+    manifest_of,
+    requested_name,
+    requested_namespace,
+    with_parsed_manifest,
+)
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
@@ -171,7 +177,7 @@ async def submit(
     """
     require_valid(spec)
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
-    spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
+    spec = with_parsed_manifest(spec)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace)
     shape = with_queue_of_connection(
         shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
@@ -471,7 +477,7 @@ class _SubmissionRun(Struct, frozen=True):
             state=state,
             is_suspended=state is SubmissionState.IN_PROGRESS and (job.is_suspended or job.has_job_set),
             disruptions=job.disruptions,
-            notes=tuple(progress.notes),
+            notes=(*progress.notes, *(() if progress.adopted else map(str, changes_of(self.spec, progress.job)))),
             queue=job.queue or job.requested_queue,
             queue_defaults=() if progress.adopted else self.shape.connection_defaults,
             restarts_max=job.restarts_max or 0,

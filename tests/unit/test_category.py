@@ -198,7 +198,10 @@ WAITS = {
         WaitCause.VOLUME,
         Category.VOLUME_UNAVAILABLE,
     ),
-    "keep_suspended is set: the Job waits until its user resumes it": (WaitCause.SUBMISSION, Category.KEPT_SUSPENDED),
+    "The Job was submitted to stay suspended: it waits until its user resumes it": (
+        WaitCause.SUBMISSION,
+        Category.KEPT_SUSPENDED,
+    ),
     "The Job was started and then suspended: it waits until its user resumes it": (
         WaitCause.SUBMISSION,
         Category.KEPT_SUSPENDED,

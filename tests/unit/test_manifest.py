@@ -271,10 +271,11 @@ def test_service_is_named_like_the_pods_subdomain():
     assert env_of(pod["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.{ATTEMPT.name}"
 
 
-def test_subdomain_of_the_user_needs_no_service():
+def test_subdomain_of_the_user_is_replaced_by_the_service_of_the_gang():
     spec = GangSpec(image="a", workers=2, pod_overrides={"spec": {"subdomain": "peers"}})
-    assert render_service(spec, ATTEMPT, "job-uid") is None
-    assert env_of(pod_of(spec)["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.peers"
+    assert render_service(spec, ATTEMPT, "job-uid") is not None
+    assert pod_of(spec)["subdomain"] == ATTEMPT.name
+    assert env_of(pod_of(spec)["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.{ATTEMPT.name}"
 
 
 def test_one_rank_needs_no_service():

@@ -56,8 +56,10 @@ def test_sandbox_says_that_it_pulls_no_image() -> None:
     assert note.startswith("This cluster is the sandbox: it pulls no image")
 
 
-def test_gang_that_was_not_started_is_described_as_suspended() -> None:
-    (line,) = submission_messages(submission(**SUSPENDED))
+def test_gang_that_was_not_started_is_described_as_suspended_with_the_command_that_resumes_it() -> None:
+    line, resume = submission_messages(submission(**SUSPENDED))
+
+    assert resume.endswith(""": kubectl -n default patch job train-0 -p '{"spec":{"suspend":false}}'""")
 
     assert line.endswith(
         ": 8 workers, scheduling as the manifest specifies, suspended until another component starts it"

@@ -229,10 +229,9 @@ def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
 
 
 def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
-    """Render the headless Service, unless rendezvous is off or the manifest has its own subdomain."""
-    shape = shape_of(spec, manifest_of(spec))
-    settings = rendezvous_of(spec, shape)
-    if settings is None or shape.subdomain:
+    """Render the headless Service, unless rendezvous is off."""
+    settings = rendezvous_of(spec, shape_of(spec, manifest_of(spec)))
+    if settings is None:
         return None
     owner, ports = owned_by_job(attempt.name, job_uid), files.service_ports(spec)
     return pod_template.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner, ports=ports)

@@ -40,6 +40,8 @@ class Shape(Struct, frozen=True):
     completions: int | None
     indexed: bool
     backoff_limit: int
+    has_default_backoff: bool = False
+    """The manifest leaves out backoffLimit."""
     per_index_backoff: bool = False
     min_count: int | None = None
     user_gang_link: str | None = None
@@ -52,8 +54,6 @@ class Shape(Struct, frozen=True):
     """Name of the WorkloadPriorityClass of the Job in its queue."""
     connection_defaults: tuple[str, ...] = ()
     """Which of `queue_name` and `queue_priority` come from the connection."""
-    subdomain: str | None = None
-    """Name of the Service that the manifest uses for the host names of its pods."""
     scheduler_name: str | None = None
     """`schedulerName` of the pods; `None` if the default scheduler places them."""
 
@@ -77,14 +77,15 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
         parallelism=_first(workers, job.get("parallelism"), 1),
         completions=_first(workers, job.get("completions"), None if manifest else 1),
         indexed=completion_mode(spec, manifest) == INDEXED,
-        backoff_limit=_first(job.get("backoffLimit"), 0),
+        # A success policy may be met although some pods have failed, so the default of Kubernetes is kept.
+        backoff_limit=_first(job.get("backoffLimit"), 6 if job.get("successPolicy") else 0),
+        has_default_backoff="backoffLimit" not in job,
         per_index_backoff="backoffLimitPerIndex" in job,
         min_count=spec.min_workers,
         user_gang_link=user_link if spec.roles is None else None,  # the provider links the pods of roles
         controller=_controller(manifest),
         kueue_queue=spec.queue_name or labels.get(LABEL_KUEUE_QUEUE),
         kueue_priority=spec.queue_priority or labels.get(LABEL_KUEUE_PRIORITY),
-        subdomain=pod.get("subdomain"),
         scheduler_name=scheduler_name,
     )
 
@@ -209,7 +210,8 @@ def ineligibility_reason(shape: Shape) -> str | None:
         sizes = f"completions ({shape.completions}) is not equal to parallelism ({shape.parallelism})"
         return f"{sizes}, and a gang runs all pods at once"
     if shape.backoff_limit > 0:
-        return f"backoffLimit is {shape.backoff_limit}, and {REPLACEMENT_TRAP}"
+        default = " by default beside successPolicy" * shape.has_default_backoff
+        return f"backoffLimit is {shape.backoff_limit}{default}, and {REPLACEMENT_TRAP}"
     if shape.per_index_backoff:
         return f"backoffLimitPerIndex is set, and {REPLACEMENT_TRAP}"
     if shape.controller:

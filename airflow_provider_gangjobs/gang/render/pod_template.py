@@ -1,7 +1,7 @@
 """Pod template: the manifest's template, the named parameters, the overrides, and the fields that a gang needs.
 
-They are applied in this order. Named parameters apply to the first container, whose exit code and result are those of
-the rank. All functions expect a spec that passed validation.
+They are applied in this order. Named parameters apply to the main container, whose exit code and result are those of
+the rank, and which is the first one of the rendered pods. All functions expect a spec that passed validation.
 
 The ranks find each other by a headless Service, which gives each rank the name `<job>-<rank>.<service>`, also before
 its pod is ready. The variables are those of torch.distributed (MASTER_ADDR, ...) and torchrun (PET_...), and NNODES and
@@ -23,7 +23,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.checkpoints import place_of, with_checkpoints
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of, with_supervisor
 from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of, shape_of
-from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls
+from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls, main_container_name
 from airflow_provider_gangjobs.gang.roles import spec_of_role
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
 from airflow_provider_gangjobs.kube import well_known as keys
@@ -303,9 +303,11 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
     """
     in_manifest = manifest.get("spec", {}).get("template", {})
     pod: Object = dict(in_manifest.get("spec", {}))
-    containers = list(pod.get("containers", [])) or [{"name": keys.MAIN_CONTAINER}]
-    containers[0] = _container(spec, containers[0])
-    pod["containers"] = containers
+    main = main_container_name(in_manifest, spec.pod_overrides or {}, spec.annotations)
+    containers = list(pod.get("containers", []))
+    if all(container.get("name") != main for container in containers):
+        containers.append({"name": main})
+    pod["containers"] = [_container(spec, one) if one.get("name") == main else one for one in containers]
     for parameter, name in POD_FIELDS.items():
         if (value := getattr(spec, parameter)) is not None:
             pod[name] = copy_without_nulls(value)
@@ -315,7 +317,7 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     template = {"metadata": dict(in_manifest.get("metadata", {})), "spec": pod}
     merged = merge_pod_template(template, spec.pod_overrides or {})
-    return _with_main_container_first(merged, containers[0].get("name"))
+    return _with_main_container_first(merged, main)
 
 
 def _with_main_container_first(template: Object, main: Any) -> Object:
@@ -348,8 +350,9 @@ def gang_template(
         pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.uploads, job=attempt.name, has_own=has_own)]
     rank_0 = ""
     if rendezvous := rendezvous_of(spec, shape):
-        pod.setdefault("subdomain", attempt.name)
-        rank_0 = f"{first_job or attempt.name}-0.{pod['subdomain']}"
+        # A Service of the user selects pods by the Job's name in the manifest, and the Job has another name.
+        pod["subdomain"] = attempt.name
+        rank_0 = f"{first_job or attempt.name}-0.{attempt.name}"
         env += env_of(rendezvous, address=rank_0, size=shape.size)
     main = pod["containers"][0]["name"]
     for kind in ("initContainers", "containers"):

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER, MAIN_CONTAINER
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -51,6 +53,77 @@ class UserManifest(Struct, frozen=True):
 def manifest_of(spec: GangSpec) -> dict[str, Any]:
     """Return the spec's manifest as data. The manifest must be readable."""
     return parse_manifest(spec.manifest).data
+
+
+def with_parsed_manifest(spec: GangSpec) -> GangSpec:
+    """Return a copy of the spec with the manifest as data. A manifest with `suspend: true` has the effect of
+    `keep_suspended`, because Kubernetes leaves such a Job to whoever resumes it."""
+    if spec.manifest is None:
+        return replace(spec)
+    manifest = manifest_of(spec)
+    is_suspended = manifest.get("spec", {}).get("suspend") is True
+    return replace(spec, manifest=manifest, keep_suspended=spec.keep_suspended or is_suspended)
+
+
+def main_container_name(template: Mapping[str, Any], overrides: Mapping[str, Any], annotations: Any) -> Any:
+    """Return the name of the container whose logs, result and exit code are those of the rank.
+
+    This is the container that the annotation `default-container` names, or else the first one of the manifest.
+
+    :param template: The pod template of the manifest.
+    :param overrides: What is merged into it.
+    :param annotations: The annotations that are given as a parameter, which are applied last.
+    """
+    written = ((one.get("metadata") or {}).get("annotations") or {} for one in (template, overrides))
+    for given in (annotations or {}, *reversed(list(written))):
+        if name := given.get(ANNOTATION_DEFAULT_CONTAINER):
+            return name
+    containers = (template.get("spec") or {}).get("containers") or [{"name": MAIN_CONTAINER}]
+    return containers[0].get("name")
+
+
+class Change(Struct, frozen=True):
+    """A field whose value in the Job of the gang is not the one that its user wrote, or the default of Kubernetes."""
+
+    path: str
+    before: Any
+    after: Any
+    why: str
+
+    def __str__(self) -> str:
+        after = "is left out" if self.after is None else f"becomes {self.after}"
+        return f"{self.path}: {self.before} {after}, because {self.why}"
+
+
+_SUBDOMAIN: Final = "manifest.spec.template.spec.subdomain"
+_REASONS: Final = {
+    "manifest.metadata.name": "each attempt is a Job of its own. No selector may select the pods by the Job's name",
+    "manifest.spec.backoffLimit": "the ranks of a gang need each other, so the first failure ends them all",
+    "manifest.spec.podReplacementPolicy": "the outcome of a pod counts when the pod has ended",
+    "manifest.spec.template.metadata.name": "the Job controller names the pods",
+    "manifest.spec.template.metadata.namespace": "the pods are in the namespace of their Job",
+    "manifest.spec.template.spec.containers[0].name": "the container that default-container names is that of the rank",
+    _SUBDOMAIN: "the gang has a Service of its own for the host names of its ranks",
+}
+"""Why the Job has another value, by the path of the field. All other fields are kept, or refused by the validation."""
+_DEFAULTS: Final = {"manifest.spec.backoffLimit": 6}
+"""What Kubernetes takes if the manifest leaves out a field, and the gang may have another value."""
+
+
+def changes_of(spec: GangSpec, job: Mapping[str, Any]) -> tuple[Change, ...]:
+    """Return what the Job of a valid spec has otherwise than the manifest, besides what parameters set.
+
+    :param job: The Job, as it is rendered or stored.
+    """
+    overridden = ((spec.pod_overrides or {}).get("spec") or {}).get("subdomain")
+    defaults = _DEFAULTS if spec.manifest is not None else {}
+    asked = {_SUBDOMAIN: overridden} | defaults | dict(iter_scalars(manifest_of(spec), "manifest"))
+    rendered = defaults | dict(iter_scalars(job, "manifest"))
+    return tuple(
+        Change(path, asked[path], rendered.get(path), why)
+        for path, why in _REASONS.items()
+        if asked.get(path) is not None and asked[path] != rendered.get(path)
+    )
 
 
 def requested_name(spec: GangSpec) -> str | None:

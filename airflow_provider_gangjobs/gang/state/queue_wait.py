@@ -140,7 +140,7 @@ def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wa
     if workload is not None:
         return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
     if gang.is_suspended and gang.is_kept_suspended:
-        return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
+        return Wait(WaitCause.SUBMISSION, "The Job was submitted to stay suspended: it waits until its user resumes it")
     if gang.is_suspended_again:
         return Wait(WaitCause.SUBMISSION, "The Job was started and then suspended: it waits until its user resumes it")
     if gang.is_suspended:

@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.gang.schedulers.workload_api import DIALECT_NAMES
 from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER, LABEL_KUEUE_QUEUE, MAIN_CONTAINER
 
 INDEXED_PARALLELISM_MAX: Final = 100_000
 """Limit of the API server for Indexed Jobs."""
@@ -91,6 +91,9 @@ def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
             yield Problem(parameter, f"is {value:g} s", "Give more than 0, or leave it out for no limit")
         elif value is not None and value > DURATION_MAX_S and parameter != "execution_timeout_s":
             yield Problem(parameter, f"is {value!r:.30} s", "Leave it out for no limit")
+    if parsed.shape.parallelism == 0 and spec.workers is None:
+        remedy = "Give the number of pods, or suspend: true for a Job that somebody resumes later"
+        yield Problem("manifest.spec.parallelism", "is 0, with which no pod ever starts", remedy)
     size = parsed.shape.size
     if spec.min_workers is not None and spec.min_workers > size:
         yield Problem("min_workers", f"is {spec.min_workers}, and the gang has {size}", "Give at most workers")
@@ -165,6 +168,13 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
     if not parsed.pod.get("containers"):
         yield Problem(f"{TEMPLATE}.spec.containers", "has none left", "Do not remove all of them by pod_overrides")
     seen: set[object] = set()
+    written, added = ((each.get("spec") or {}).get("containers") or [] for _, each in parsed.user_templates())
+    known = [one.get("name") for one in (written or [{"name": MAIN_CONTAINER}]) + added]
+    main = parsed.pod["containers"][0].get("name") if parsed.pod.get("containers") else None
+    if main not in (None, *known):
+        what = f"names the container {main!r:.80}, which the pods do not have"
+        yield Problem(f"annotations.{ANNOTATION_DEFAULT_CONTAINER}", what, f"Name one of {', '.join(map(str, known))}")
+        return  # otherwise the image of this container is missing, too
     for path, container in parsed.containers():
         if not container.get("image"):
             yield Problem(f"{path}.image", "is missing", _image_remedy(parsed, container))

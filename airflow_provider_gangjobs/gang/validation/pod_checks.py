@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -19,13 +20,14 @@ from airflow_provider_gangjobs.gang.render.files import (
 )
 from airflow_provider_gangjobs.gang.render.placement import rendezvous_of
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
+from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.text import is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
@@ -235,4 +237,41 @@ def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
     elif name in _SET_BY_THE_PROVIDER or (parsed.spec.is_supervised and name in SUPERVISOR_ENV | CHECKPOINT_ENV):
         yield Problem(path, f"{name} is set by the provider for every rank", "Remove it")
     elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
-        yield Problem(path, f"{name} is set by the rendezvous", "Remove it, or set rendezvous=False")
+        remedy = "Remove it" if parsed.pod.get("subdomain") else "Remove it, or set rendezvous=False"
+        yield Problem(path, f"{name} is set by the rendezvous", remedy)
+
+
+_ADDRESSES: Final = "${MASTER_ADDR} for the host of rank 0, and ${MASTER_ADDR%-0.*}-N.${MASTER_ADDR#*.} for rank N"
+
+
+def check_host_names(parsed: ParsedSpec) -> Iterator[Problem]:
+    """Check that no program waits for a host name of the manifest's own Job and Service.
+
+    The pods of an attempt have other host names, because each attempt is a Job with a name of its own.
+    """
+    pod, has_service = parsed.pod, rendezvous_of(parsed.spec, parsed.shape) is not None
+    subdomain = pod.get("subdomain")
+    if pod.get("setHostnameAsFQDN") and (subdomain or has_service):
+        what = "makes a host name of more than the 64 characters that Linux allows, so no pod would start"
+        yield Problem(f"{TEMPLATE}.spec.setHostnameAsFQDN", what, "Remove it")
+    if not subdomain or not parsed.shape.indexed:
+        return
+    # Without a rendezvous the subdomain is kept, and its Service may select the pods by a label of the template.
+    job = re.escape(str(parsed.manifest.get("metadata", {}).get("name", "")))
+    host = r"[\w)}\]-]" if has_service else rf"(?<![\w-]){job}-[^\s.]{{1,64}}"
+    pattern = re.compile(rf"{host}\.{re.escape(str(subdomain))}(?![\w-])")
+    for path, text in _texts(parsed, RENDEZVOUS_ENV if has_service else ()):
+        if isinstance(text, str) and pattern.search(text):
+            what = f"has a host name of {subdomain}, and the pods of a gang have other names than those of the manifest"
+            service = "subdomain" if has_service else "subdomain, set rendezvous=True"
+            yield Problem(path, what, f"Remove {service}, and write {_ADDRESSES}")
+
+
+def _texts(parsed: ParsedSpec, refused_env: Collection[str]) -> Iterator[tuple[str, Any]]:
+    yield from iter_scalars(parsed.spec.files, "files")
+    for path, container in parsed.containers():
+        for field in ("command", "args"):
+            yield from iter_scalars(container.get(field), f"{path}.{field}")
+        for item in container.get("env") or ():
+            if item.get("name") not in refused_env:
+                yield f"{path}.env.{item.get('name')}", item.get("value")

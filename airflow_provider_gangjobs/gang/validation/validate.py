@@ -62,6 +62,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     job_checks.check_restart_policy,
     supervisor_checks.check_restarts,
     pod_checks.check_env,
+    pod_checks.check_host_names,
     pod_checks.check_resources,
     pod_checks.check_volumes,
     pod_checks.check_files,
