@@ -223,7 +223,7 @@ _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 def parse_go_duration(text: str) -> float | None:
     """Return the seconds of a duration as Kueue's configuration has it, such as `1h30m`; `None` for another text."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|h|m|s)", text)
+    parts = re.findall(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s)", text)
     if not parts or "".join(map("".join, parts)) != text:
         return None
     return sum(float(number) * _UNITS[unit] for number, unit in parts)

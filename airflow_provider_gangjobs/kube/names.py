@@ -73,7 +73,7 @@ _problem_with_qualified: Final = _rule(
 )
 
 
-_NO_LABEL_VALUE: Final = re.compile(r"^[^a-z0-9A-Z]*|[^a-zA-Z0-9_\-.]|[^a-z0-9A-Z]*$")
+_NO_LABEL_VALUE: Final = re.compile(r"^[^a-z0-9A-Z]+|(?<=[a-zA-Z0-9])[^a-z0-9A-Z]+$|[^a-zA-Z0-9_\-.]")
 _LABEL_DIGEST_CHARACTERS: Final = 9
 
 
@@ -128,29 +128,30 @@ def problem_with_config_map_key(text: Any) -> str | None:
 
 _REQUIREMENT: Final = re.compile(
     r"""
-    (?: !\s*(?P<absent>WORD)
-      | (?P<key>WORD) (?: \s*(?:==?|!=|<|>)\s*(?P<value>WORD)? | \s+(?:in|notin)\s*\((?P<values>[^()]*)\) )?
+    (?: !\s*+(?P<absent>WORD)
+      | (?P<key>WORD) (?: \s*+(?:==?|!=|<|>)\s*+(?P<value>WORD)?+ | \s++(?:in|notin)\s*+\((?P<values>[^()]*+)\) )?+
     )
-    \s*(?:,\s*(?=\S)|\Z)  # the next requirement, or the end
-    """.replace("WORD", r"[^\s=!<>(),]+"),
+    \s*+(?:,\s*+(?=\S)|\Z)  # the next requirement, or the end
+    """.replace("WORD", r"[^\s=!<>(),]++"),
     re.VERBOSE,
 )
-"""The first requirement of a label selector, by the grammar of `k8s.io/apimachinery/pkg/labels`."""
+"""A requirement of a label selector, by the grammar of `k8s.io/apimachinery/pkg/labels`. It never backtracks, so the
+time is proportional to the length."""
 
 
 def problem_with_label_selector(text: str) -> str | None:
     """Label selector as in a URL, such as `a=b,c in (x,y),!d`."""
-    rest = text.strip()
-    while rest:
-        found = _REQUIREMENT.match(rest)
+    text, at = text.strip(), 0
+    while at < len(text):
+        found = _REQUIREMENT.match(text, at)
         if found is None:
-            return f"unable to parse requirement: {rest!r} begins with none such as a=b, a in (b,c) or !a"
+            return f"unable to parse requirement: {text[at:]!r:.80} begins with none such as a=b, a in (b,c) or !a"
         values = (found["value"] or found["values"] or "").split(",")
         problems = [problem_with_qualified_name(found["absent"] or found["key"])]
         problems += [problem_with_label_value(value.strip()) for value in values]
         if wrong := next(filter(None, problems), None):
             return f"unable to parse requirement: {wrong}"
-        rest = rest[found.end() :]
+        at = found.end()
     return None
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ResourceList = dict[str, Decimal]
 """Amount by resource name: cpu in cores, memory in bytes, and other resources as counts."""
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _BINARY_STEPS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL_STEPS = ("n", "u", "m", None, "k", "M", "G", "T", "P", "E")
 _FACTORS: dict[str | None, Decimal] = {
@@ -26,6 +26,8 @@ _FACTORS: dict[str | None, Decimal] = {
 }
 _EXPONENT_CHARACTERS_MAX = 4
 """With the `e` and the sign. `1e999999999` is a short string, but its number would fill the memory."""
+_CHARACTERS_MAX = 100
+"""Kubernetes has no limit. A longer quantity is a mistake, and Python computes slowly with so many digits."""
 
 
 def parse(quantity: str | float | Decimal) -> Decimal:
@@ -36,9 +38,9 @@ def parse(quantity: str | float | Decimal) -> Decimal:
     """
     if isinstance(quantity, Decimal):
         return quantity
-    match = None if isinstance(quantity, bool) else _QUANTITY.fullmatch(str(quantity))
-    if match is None:
-        raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
+    match = None if isinstance(quantity, bool) else _QUANTITY.fullmatch(str(quantity)[: _CHARACTERS_MAX + 1])
+    if match is None or match.end() > _CHARACTERS_MAX:
+        raise ValueError(f"{quantity!r:.80} is not a quantity: write a number such as 2, '500m' or '4Gi'")
     number, exponent, suffix = match.groups()
     if exponent is not None:
         if len(exponent) > _EXPONENT_CHARACTERS_MAX:

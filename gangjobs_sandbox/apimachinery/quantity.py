@@ -31,7 +31,7 @@ __all__ = [
 ResourceList = dict[str, Decimal]
 """Amount by resource name: cpu in cores, memory in bytes, and other resources as counts."""
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _BINARY_STEPS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _FACTORS: dict[str, Decimal] = {
     "n": Decimal("1e-9"),

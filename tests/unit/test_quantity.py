@@ -50,6 +50,12 @@ def test_what_is_no_quantity_is_refused(quantity, text):
         quantity.parse(text)
 
 
+@pytest.mark.parametrize("text", ["1" * 101, "1" * 10**6 + "x", "1" * 10**6 + "e1"], ids=["valid", "unit", "exponent"])
+def test_quantity_of_many_digits_is_refused_at_once(text):
+    with pytest.raises(ValueError, match=r"^'1{79} is not a quantity"):
+        airflow_provider_gangjobs.kube.quantity.parse(text)
+
+
 def test_list_error_names_the_resource(quantity):
     with pytest.raises(ValueError, match="memory: 'lots' is not a quantity"):
         quantity.requests_of({"overhead": {"cpu": "1", "memory": "lots"}})

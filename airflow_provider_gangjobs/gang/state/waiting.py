@@ -324,7 +324,9 @@ def _describe_start(counts: Counts) -> str:
 
 # The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
 # Volcano writes "unavailable". The text after the first sentence is about preemption.
-_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
+_NODES: Final = re.compile(
+    r"(?<!\d)\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL
+)
 _REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
 
 
