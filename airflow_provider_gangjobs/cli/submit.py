@@ -217,23 +217,18 @@ def _read_document(path: str) -> dict[str, Any]:
     """Return the mapping in a file.
 
     Raises:
-        CommandError: the file cannot be read, or contains no mapping.
+        CommandError: the file cannot be read, or contains other objects than one mapping.
     """
-    import yaml
+    from airflow_provider_gangjobs.gang.render.user_manifest import parse_text
 
     try:
-        found = yaml.safe_load(sys.stdin.read() if path == "-" else Path(path).read_text())
+        text = sys.stdin.read() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise CommandError(
-            f"{path}{where}: not valid YAML: {getattr(error, 'problem', None) or 'it cannot be parsed'}"
-        ) from error
-    if not isinstance(found, dict):
-        raise CommandError(f"{path} has no mapping: write the parameters of a GangSpec, such as `image: ...`, or a Job")
-    return found
+    found = parse_text(text, parameter="", kinds=("Job", None))
+    if found.problems:
+        raise CommandError(f"{path}: {' '.join(map(str, found.problems))}")
+    return found.data
 
 
 def _spec_of(document: dict[str, Any], path: str) -> GangSpec:

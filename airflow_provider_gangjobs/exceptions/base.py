@@ -36,7 +36,8 @@ class Problem(Struct, frozen=True):
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}: {to_short_sentence(self.what)} {to_short_sentence(self.remedy)}".rstrip()
+        place = f"{self.path}: " if self.path else ""
+        return f"{place}{to_short_sentence(self.what)} {to_short_sentence(self.remedy)}".rstrip()
 
 
 def to_short_sentence(text: str) -> str:

@@ -178,17 +178,14 @@ def manifest_of_pod(text: str) -> dict[str, Any]:
     Raises:
         InvalidGangSpec: the text is no Pod and no PodTemplate.
     """
-    import yaml
+    from airflow_provider_gangjobs.gang.render.user_manifest import parse_text
 
-    try:
-        given = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
-        raise InvalidGangSpec((Problem("pod_template_file", f"is not YAML: {error}", "Correct the file"),)) from None
-    kind = given.get("kind", "Pod") if isinstance(given, dict) else None
+    parsed = parse_text(text, parameter="pod_template_file", kinds=("Pod", "PodTemplate", None))
+    refuse(parsed.problems)
+    given, kind = parsed.data, parsed.data.get("kind", "Pod")
     if kind not in ("Pod", "PodTemplate"):
-        what = f"has the kind {kind}" if kind else "is not a mapping"
-        raise InvalidGangSpec((Problem("pod_template_file", what, "Give a Pod, or use manifest for a Job"),))
-    pod = given.get("template", {}) if kind == "PodTemplate" else given
+        refuse([Problem("pod_template_file", f"has the kind {kind}", "Give a Pod, or use manifest for a Job")])
+    pod = given.get("template") if kind == "PodTemplate" else given
     try:
         return job_of_pod(pod)
     except (AttributeError, TypeError):

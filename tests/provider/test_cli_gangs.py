@@ -283,9 +283,14 @@ def test_bad_input_is_one_line_with_the_remedy(
     assert shown.count("\n") == 1
 
 
+MPI_JOB = "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {name: pi}\nspec: {slotsPerWorker: 1}\n"
 FILES: dict[str, tuple[str, str]] = {
-    "half-written YAML": ("image: a\ncommand: [sh, -c", ", line 2: not valid YAML: expected ',' or ']'"),
-    "a list": ("- a\n- b\n", "has no mapping"),
+    "half-written YAML": ("image: a\ncommand: [sh, -c", ": is not YAML: line 2: expected ',' or ']'"),
+    "a list": ("- a\n- b\n", "gang.yaml: is not a mapping."),
+    "many levels": ("[" * 9999, "gang.yaml: is not YAML: line 1 has more than 100 levels"),
+    "a key that is given twice": ("image: a\nimage: b\n", "image: line 2 has this key a second time. Keep one"),
+    "a name that YAML reads as a boolean": ("image: a\nenv:\n  ON: x\n", "env.ON: line 3: YAML does not read the key"),
+    "a Job of another kind": (MPI_JOB, "is kubeflow.org/v2beta1 MPIJob. Give the template of its Worker in an Indexed"),
     "an unknown parameter": ("image: a\nworker: 2\n", "worker: is no parameter of a GangSpec. Did you mean workers?"),
     "no image": ("workers: 2\n", "The gang cannot be submitted"),
     "a number in the place of a command": ("image: a\ncommand: 3\n", "The gang cannot be submitted"),

@@ -171,7 +171,7 @@ async def test_unknown_parameters_are_named_with_what_was_meant(rest: RestClient
 
     assert [(error["path"], error["remedy"]) for error in found["errors"]][:2] == [
         ("wokers", "Did you mean workers?"),
-        ("x", "docs/submission.md names the parameters of a GangSpec"),
+        ("x", "docs/api/spec.md has the parameters"),
     ]
 
 

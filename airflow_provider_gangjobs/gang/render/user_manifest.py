@@ -1,12 +1,13 @@
-"""Parses the manifest of the user, a dict or YAML text, and keeps the text and the line of each scalar.
+"""Parses the YAML that users write: manifests, templates of pods, and the files of `gangjobs submit`.
 
-YAML 1.1 reads `on` as a boolean, `0644` as 420 and `12:30:45` as 45045, so messages show the text and the parsed value.
-Nulls are dropped, as the API server does.
+YAML 1.1, which kubectl reads, too, makes a boolean of `on`, 420 of `0644` and 45045 of `12:30:45`, so messages show the
+text, the line, and the parsed value. Nulls are dropped, as the API server does. A text has one object, and messages
+name the other ones that it has, and what stands for them here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -23,6 +24,12 @@ TEXT_CHARACTERS_MAX: Final = 1_500_000
 """etcd refuses larger requests by default."""
 NODES_MAX: Final = 100_000
 """Limit of nodes in a document, because a short text with nested aliases can expand to a huge document."""
+DEPTH_MAX: Final = 100
+"""A Job with all its fields has 15 levels. PyYAML parses each level by calling itself."""
+SCALAR_CHARACTERS_MAX: Final = 1000
+"""Limit of keys and values that are no text, because Python computes slowly with long numbers."""
+PATH_CHARACTERS_MAX: Final = 1000
+"""Where the path of a value is cut. Each value below a long key has a path with the key."""
 
 
 class Scalar(Struct, frozen=True):
@@ -145,15 +152,24 @@ def parse_manifest(manifest: object) -> UserManifest:
         return _unreadable(
             f"is {type(manifest).__name__}", "Give a dict, a V1Job, YAML text, or the name of a .yaml file"
         )
-    if len(manifest) > TEXT_CHARACTERS_MAX:
-        return _unreadable(f"has {len(manifest)} characters", f"At most {TEXT_CHARACTERS_MAX} are accepted")
+    return parse_text(manifest)
+
+
+def parse_text(text: str, *, parameter: str = "manifest", kinds: Collection[str | None] = ("Job",)) -> UserManifest:
+    """Parse YAML text with one object. Empty documents are ignored.
+
+    :param parameter: The begin of the paths of problems; empty for a text that has the parameters themselves.
+    :param kinds: The kinds of the object, of several in the text, that the parameter means.
+    """
+    if len(text) > TEXT_CHARACTERS_MAX:
+        return _unreadable(f"has {len(text)} characters", f"At most {TEXT_CHARACTERS_MAX} are accepted", parameter)
     try:
-        return _read_text(manifest)
+        return _read_text(text, parameter, kinds)
     except yaml.MarkedYAMLError as exc:
         where = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark else ""
-        return _unreadable(f"is not YAML: {where}{exc.problem}", "Correct the text")
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        return _unreadable(f"is not YAML: {exc}", "Correct the text")
+        return _unreadable(f"is not YAML: {where}{exc.problem}", "Correct the text", parameter)
+    except (yaml.YAMLError, ValueError) as exc:
+        return _unreadable(f"is not YAML: {exc}", "Correct the text", parameter)
 
 
 def copy_without_nulls(value: Any) -> Any:
@@ -165,22 +181,51 @@ def copy_without_nulls(value: Any) -> Any:
     return value
 
 
-def _unreadable(problem: str, remedy: str) -> UserManifest:
-    return UserManifest(problems=(Problem("manifest", problem, remedy),))
+def _unreadable(problem: str, remedy: str, parameter: str = "manifest") -> UserManifest:
+    return UserManifest(problems=(Problem(parameter, problem, remedy),))
 
 
-def _read_text(text: str) -> UserManifest:
-    loader = yaml.SafeLoader(text)
+class _Loader(yaml.SafeLoader):
+    """Refuses what is nested too deeply before Python's own limit ends the process or the parser."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise ValueError(f"line {self.peek_event().start_mark.line + 1} has more than {DEPTH_MAX} levels")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def _read_text(text: str, parameter: str, kinds: Collection[str | None]) -> UserManifest:
+    loader = _Loader(text)
+    found: list[UserManifest] = []
+    lines: list[int] = []
     try:
-        node = loader.get_single_node()
-        if not isinstance(node, yaml.MappingNode):
-            return _unreadable("is not a mapping", "Give one batch/v1 Job as YAML text")
-        visitor = _ManifestVisitor()
-        visitor.visit(node, "manifest")
-        data = loader.construct_document(node)
+        while loader.check_node():
+            node = loader.get_node()
+            if node.tag == "tag:yaml.org,2002:null":
+                continue
+            if not isinstance(node, yaml.MappingNode):
+                return _unreadable("is not a mapping", "Write the fields of one object, as key: value", parameter)
+            visitor = _ManifestVisitor()
+            visitor.visit(node, parameter)
+            data = copy_without_nulls(loader.construct_document(node))
+            found.append(UserManifest(data, visitor.scalars, tuple(visitor.problems)))
+            lines.append(node.start_mark.line + 1)
     finally:
         loader.dispose()
-    return UserManifest(copy_without_nulls(data), visitor.scalars, tuple(visitor.problems))
+    if not found:
+        return _unreadable("is empty", "Write the fields of one object, as key: value", parameter)
+    meant = next((index for index, each in enumerate(found) if each.data.get("kind") in kinds), 0)
+    others = [
+        Problem(parameter, f"line {line} begins another object, {kind_of(each.data)}", lead_to(each.data))
+        for index, (each, line) in enumerate(zip(found, lines, strict=True))
+        if index != meant
+    ]
+    return replace(found[meant], problems=(*found[meant].problems, *others))
 
 
 class _ManifestVisitor:
@@ -191,19 +236,20 @@ class _ManifestVisitor:
         self.problems: list[Problem] = []
         self._visited = 0
 
-    def visit(self, node: yaml.Node, path: str) -> None:
+    def visit(self, node: yaml.Node, path: str, depth: int = 0) -> None:
         self._visited += 1
-        if self._visited > NODES_MAX:
-            raise ValueError(f"it has more than {NODES_MAX} values")
+        if self._visited > NODES_MAX or depth > DEPTH_MAX:
+            raise ValueError(f"it has more than {NODES_MAX} values or {DEPTH_MAX} levels, also by its aliases")
         match node:
             case yaml.MappingNode():
                 self._visit_keys(node, path)
                 for key, value in node.value:
-                    self.visit(value, f"{path}.{key.value}")
+                    self.visit(value, path_of(path, key.value), depth + 1)
             case yaml.SequenceNode():
                 for index, item in enumerate(node.value):
-                    self.visit(item, f"{path}[{index}]")
+                    self.visit(item, f"{path}[{index}]", depth + 1)
             case yaml.ScalarNode() if node.tag != "tag:yaml.org,2002:str":
+                _require_short(node)
                 self.scalars[path] = Scalar(node.value, node.start_mark.line + 1)
 
     def _visit_keys(self, node: yaml.MappingNode, path: str) -> None:
@@ -213,19 +259,82 @@ class _ManifestVisitor:
             if not isinstance(key, yaml.ScalarNode):
                 raise ValueError(f"line {line}: a key must be text")
             if key.tag not in {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}:
+                _require_short(key)
                 what = f"line {line}: YAML does not read the key {key.value} as text"
-                self.problems.append(Problem(f"{path}.{key.value}", what, f'Quote it: "{key.value}"'))
+                self.problems.append(Problem(path_of(path, key.value), what, f'Quote it: "{key.value}"'))
             if key.value in seen:
                 self.problems.append(
-                    Problem(f"{path}.{key.value}", f"line {line} has this key a second time", "Keep one of the two")
+                    Problem(path_of(path, key.value), f"line {line} has this key a second time", "Keep one of the two")
                 )
             seen.add(key.value)
+
+
+def path_of(parent: str, key: object) -> str:
+    """Return the path of an item of a mapping."""
+    return (f"{parent}.{key}" if parent else str(key))[:PATH_CHARACTERS_MAX]
+
+
+def _require_short(node: yaml.ScalarNode) -> None:
+    if len(node.value) > SCALAR_CHARACTERS_MAX:
+        what = f"has a key or a number of more than {SCALAR_CHARACTERS_MAX} characters"
+        raise ValueError(f"line {node.start_mark.line + 1} {what}")
+
+
+_BEFOREHAND: Final = "Create it beforehand, as with kubectl"
+_TEMPLATE_OF_SERVICE: Final = "Give its spec.template in a Job whose program ends"
+_REPLICAS_AS_ROLES: Final = "Give each kind of its replicas as a role (roles), or the only one with workers"
+_TORCHRUN: Final = (
+    'Give the template of its Worker in an Indexed Job with launch="torchrun", and all replicas as workers'
+)
+LEADS: Final[Mapping[str, str]] = {
+    "batch.volcano.sh/Job": 'Give each of its tasks as a role (roles), with gang_scheduler="volcano"',
+    "batch/v1/Job": "Give one Job: several that run together are the roles (roles) of one gang",
+    "ConfigMap": f"{_BEFOREHAND}, or give its items as files or env",
+    "CronJob": "Give its spec.jobTemplate as a Job (apiVersion: batch/v1, kind: Job), and its schedule to the DAG",
+    "DaemonSet": _TEMPLATE_OF_SERVICE,
+    "Deployment": _TEMPLATE_OF_SERVICE,
+    "JAXJob": _REPLICAS_AS_ROLES,
+    "JobSet": "Give the Job template of its only replicated Job as a Job, or each replicated Job as a role (roles)",
+    "LeaderWorkerSet": "Give its leader and its workers as roles (roles)",
+    "List": "Give the one Job of its items",
+    "MPIJob": 'Give the template of its Worker in an Indexed Job with launch="mpi", and the command of its Launcher',
+    "PaddleJob": _REPLICAS_AS_ROLES,
+    "Pod": "Give it as pod_template_file, or its metadata and spec as spec.template of a Job",
+    "PodGroup": "Leave it out: the provider makes the group of the gang",
+    "PodTemplate": "Give it as pod_template_file, or its template as spec.template of a Job",
+    "PyTorchJob": _TORCHRUN,
+    "RayCluster": _REPLICAS_AS_ROLES,
+    "RayJob": _REPLICAS_AS_ROLES,
+    "ReplicaSet": _TEMPLATE_OF_SERVICE,
+    "Service": "Leave it out: the gang has a headless Service, by which its ranks find each other",
+    "StatefulSet": _TEMPLATE_OF_SERVICE,
+    "TFJob": _REPLICAS_AS_ROLES,
+    "TrainJob": 'Give the template of its runtime in an Indexed Job, with launch="torchrun" or "mpi"',
+    "Workload": "Leave it out: the provider makes the group of the gang",
+    "XGBoostJob": _REPLICAS_AS_ROLES,
+}
+"""What to write in place of an object of another kind, by the kind, or the API group and the kind."""
+
+
+def kind_of(document: Mapping[str, Any]) -> str:
+    """Return the version and the kind of an object, as text for messages."""
+    return f"{document.get('apiVersion', 'no apiVersion')!s:.80} {document.get('kind', 'no kind')!s:.80}"
+
+
+def lead_to(document: Mapping[str, Any]) -> str:
+    """Return what to write in place of an object that is not the Job of the gang."""
+    kind, version = str(document.get("kind", "Job")), str(document.get("apiVersion"))
+    names = (f"{version}/{kind}", f"{version.partition('/')[0]}/{kind}", kind)
+    lead = next((LEADS[name] for name in names if name in LEADS), None)
+    if lead is None:
+        return "Give apiVersion: batch/v1 and kind: Job" if kind == "Job" else _BEFOREHAND
+    return f"{lead} (docs/manifests.md)"
 
 
 def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from iter_scalars(item, f"{path}.{key}")
+            yield from iter_scalars(item, path_of(path, key))
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from iter_scalars(item, f"{path}[{index}]")

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, is_model, misplaced_models
-from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, iter_scalars
+from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, iter_scalars, path_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import parameter_in
 from airflow_provider_gangjobs.kube.text import is_utf8
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
+
+INTEGER_BITS: Final = 64
 
 # An expected type: a mapping of expected types and any other keys, a list with the expected type of its items or of any
 # items, or a check of a value.
@@ -71,7 +73,7 @@ def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
             yield from found
             # The names of a mapping `env` are checked with its values, so that all their problems are reported.
             has_checked_keys = parameter == "env" and isinstance(value, Mapping)
-            yield from _not_utf8(parameter, value)
+            yield from _not_sendable(parameter, value)
             if not has_checked_keys and all(problem.path != parameter for problem in found):
                 yield from _keys_that_are_not_text(parameter, value)
 
@@ -91,7 +93,7 @@ def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
     yield from parsed.user_manifest.problems
     if not isinstance(parsed.spec.manifest, str):  # the problems of a text have its lines
         yield from _keys_that_are_not_text("manifest", parsed.manifest)
-    yield from _not_utf8("manifest", parsed.manifest)
+    yield from _not_sendable("manifest", parsed.manifest)
     yield from _unexpected("manifest", parsed.manifest, _JOB)
     yield from _integers(parsed)
     yield from _not_json(parsed.user_manifest)
@@ -145,16 +147,18 @@ def _keys_that_are_not_text(path: str, value: Any) -> Iterator[Problem]:
         for key, item in value.items():
             if not isinstance(key, str):
                 yield Problem(path, f"has the key {key!r:.60}, which is not text", f'Write it as text: "{key!s:.60}"')
-            yield from _keys_that_are_not_text(f"{path}.{key}", item)
+            yield from _keys_that_are_not_text(path_of(path, key), item)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from _keys_that_are_not_text(f"{path}[{index}]", item)
 
 
-def _not_utf8(path: str, value: Any) -> Iterator[Problem]:
-    for at, text in iter_scalars(value, path):
-        if isinstance(text, str) and not is_utf8(text):
+def _not_sendable(path: str, value: Any) -> Iterator[Problem]:
+    for at, scalar in iter_scalars(value, path):
+        if isinstance(scalar, str) and not is_utf8(scalar):
             yield Problem(at, "has half of a surrogate pair, which UTF-8 cannot hold", "Decode it as UTF-8")
+        elif isinstance(scalar, int) and scalar.bit_length() >= INTEGER_BITS:
+            yield Problem(at, "is a number of more than 64 bits, which Kubernetes does not read", "Correct it")
 
 
 _INTEGERS: Final = ("parallelism", "completions", "backoffLimit", "backoffLimitPerIndex", "activeDeadlineSeconds")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous, validate_choices
+from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous, validate_choices
 from airflow_provider_gangjobs.gang.validation import (
     job_checks,
     metadata_checks,
@@ -24,7 +24,10 @@ from airflow_provider_gangjobs.gang.validation import (
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec, parameter_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+
+NAME_CHARACTERS_MAX: Final = 80
 
 
 def read_spec(document: Mapping[str, Any]) -> GangSpec:
@@ -33,21 +36,27 @@ def read_spec(document: Mapping[str, Any]) -> GangSpec:
     Raises:
         InvalidGangSpec: the document has names that are no parameters.
     """
-    if document.get("kind") == "Job":
+    if "kind" in document:
         return GangSpec(manifest=document)
-    if problems := tuple(_unknown(name) for name in document if name not in GangSpec.__struct_fields__):
+    if problems := tuple(_unknown_parameters(document)):
         raise InvalidGangSpec(problems)
     parameters = dict(document)
+    if parameters.get("gang") is False:
+        parameters["gang"] = GangPolicy.OFF  # YAML reads the word as a boolean
     match parameters.get("rendezvous"):
         case {"port": int(port), **others} if not others:
             parameters["rendezvous"] = Rendezvous(port)
     return GangSpec(**parameters)
 
 
-def _unknown(name: object) -> Problem:
-    close = difflib.get_close_matches(str(name), GangSpec.__struct_fields__, 1)
-    remedy = f"Did you mean {close[0]}?" if close else "docs/submission.md names the parameters of a GangSpec"
-    return Problem(f"{name!s:.80}", "is no parameter of a GangSpec", remedy)
+def _unknown_parameters(document: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of names that are no parameters. Only the first one names the page of all parameters."""
+    page = "docs/api/spec.md has the parameters"
+    for name in document:
+        if name not in GangSpec.__struct_fields__:
+            close = difflib.get_close_matches(str(name)[:NAME_CHARACTERS_MAX], GangSpec.__struct_fields__, 1)
+            remedy, page = (f"Did you mean {close[0]}?", page) if close else (page, "")
+            yield Problem(f"{name!s:.{NAME_CHARACTERS_MAX}}", "is no parameter of a GangSpec", remedy)
 
 
 CHECKS: Final[tuple[Check, ...]] = (
