@@ -238,7 +238,7 @@ def _spec_of(document: dict[str, Any], path: str) -> GangSpec:
     try:
         return read_spec(document)
     except InvalidGangSpec as error:
-        raise CommandError(f"{path}: {' '.join(map(str, error.problems))}") from error
+        raise CommandError(f"{path}: {' '.join(map(str, error.shown_problems))}") from error
 
 
 # -- capabilities ----------------------------------------------------------------------------------------------------

@@ -42,7 +42,12 @@ class Problem(Struct, frozen=True):
 
 def to_short_sentence(text: str) -> str:
     """Return the text with a full stop at the end, printable, and cut at `EVIDENCE_CHARACTERS_MAX`."""
-    return to_sentence(cut_end(to_printable(text.strip()), EVIDENCE_CHARACTERS_MAX))
+    return to_sentence(to_short_text(text))
+
+
+def to_short_text(text: str) -> str:
+    """Return the text, printable, and cut at `EVIDENCE_CHARACTERS_MAX`."""
+    return cut_end(to_printable(text.strip()), EVIDENCE_CHARACTERS_MAX)
 
 
 def format_ranks(ranks: tuple[int, ...]) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
+from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem, to_short_text
 from airflow_provider_gangjobs.kube.text import pluralize
 
 NODES_SHOWN_MAX = 8
+PROBLEMS_SHOWN_MAX = 40
 
 SUBMISSION: Final = "submission"
 DELETION: Final = "deletion"
@@ -31,7 +32,15 @@ class InvalidGangSpec(GangJobError):
         return f"The gang cannot be submitted: {pluralize(len(self.problems), 'problem')}, nothing was created"
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.what}.", *(f"  * {problem}" for problem in self.problems)])
+        return "\n".join([f"{self.what}.", *(f"  * {problem}" for problem in self.shown_problems)])
+
+    @property
+    def shown_problems(self) -> tuple[Problem, ...]:
+        """The first `PROBLEMS_SHOWN_MAX` problems with texts of a limited length, and how many more there are."""
+        more = len(self.problems) - PROBLEMS_SHOWN_MAX
+        shown = (map(to_short_text, (one.path, one.what, one.remedy)) for one in self.problems[:PROBLEMS_SHOWN_MAX])
+        last = Problem("", f"and {more:,} more problems") if more > 0 else None
+        return (*(Problem(*texts) for texts in shown), *filter(None, [last]))
 
 
 class GangUnsupported(GangJobError):

@@ -154,7 +154,7 @@ def decode(body: bytes, kind: type[Any]) -> Any:
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidGangSpec((Problem("body", f"cannot be read: {error}", "Send one JSON object"),)) from error
 
 
@@ -308,7 +308,7 @@ def _details(error: Exception, conn_id: str | None, namespace: str) -> ProblemDe
             errors = tuple(Problem(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors())
             return _problem(422, "The parameters of the request are invalid.", errors=errors)
         case InvalidGangSpec():
-            return _problem(422, f"{error.what}.", error, errors=error.problems)
+            return _problem(422, f"{error.what}.", error, errors=error.shown_problems)
         case SubmissionConflict():
             return _problem(409, error.what, error, remedy=error.remedy, fields=error.fields)
         case GangUnsupported():

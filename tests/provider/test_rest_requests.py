@@ -177,12 +177,26 @@ async def test_unknown_parameters_are_named_with_what_was_meant(rest: RestClient
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b'"text"', b"\xff", b"[" * 100_000, b'{"image": ' + b'{"a":' * 100_000],
-    ids=["empty", "cut", "a list", "a text", "no UTF-8", "deep list", "deep object"],
+    [b"", b"{", b"[]", b'"text"', b"\xff", b'{"image": "\xff"}', b"[" * 100_000, b'{"image": ' + b'{"a":' * 100_000],
+    ids=["empty", "cut", "a list", "a text", "no UTF-8", "a text that is no UTF-8", "deep list", "deep object"],
 )
 async def test_body_that_is_no_object_is_refused(rest: RestClient, body: bytes) -> None:
     reply = await rest.send("PUT", submission_path("a"), content=body, headers={"Content-Type": "application/json"})
     assert problem(reply, 422)["errors"][0]["path"] == "body"
+
+
+async def test_answer_names_the_first_of_many_problems(rest: RestClient) -> None:
+    wrong = {"image": "a", "env": {f"={number}": "1" for number in range(60_000)}, "y" * 100_000: 1}
+    reply = await rest.put("a", wrong)
+
+    assert problem(reply, 422)["errors"][-1]["what"] == "and 59,962 more problems"
+    assert len(reply.content) < 20_000
+
+
+async def test_deep_yaml_in_a_manifest_is_refused(rest: RestClient) -> None:
+    found = problem(await rest.put("a", {"manifest": "[" * 100_000}), 422)
+
+    assert found["errors"][0]["what"] == "is not YAML: line 1 has more than 100 levels"
 
 
 async def test_body_must_be_declared_as_json(rest: RestClient) -> None:

@@ -281,37 +281,28 @@ def _require_short(node: yaml.ScalarNode) -> None:
 
 
 _BEFOREHAND: Final = "Create it beforehand, as with kubectl"
-_TEMPLATE_OF_SERVICE: Final = "Give its spec.template in a Job whose program ends"
-_REPLICAS_AS_ROLES: Final = "Give each kind of its replicas as a role (roles), or the only one with workers"
-_TORCHRUN: Final = (
-    'Give the template of its Worker in an Indexed Job with launch="torchrun", and all replicas as workers'
-)
 LEADS: Final[Mapping[str, str]] = {
     "batch.volcano.sh/Job": 'Give each of its tasks as a role (roles), with gang_scheduler="volcano"',
     "batch/v1/Job": "Give one Job: several that run together are the roles (roles) of one gang",
     "ConfigMap": f"{_BEFOREHAND}, or give its items as files or env",
     "CronJob": "Give its spec.jobTemplate as a Job (apiVersion: batch/v1, kind: Job), and its schedule to the DAG",
-    "DaemonSet": _TEMPLATE_OF_SERVICE,
-    "Deployment": _TEMPLATE_OF_SERVICE,
-    "JAXJob": _REPLICAS_AS_ROLES,
     "JobSet": "Give the Job template of its only replicated Job as a Job, or each replicated Job as a role (roles)",
     "LeaderWorkerSet": "Give its leader and its workers as roles (roles)",
     "List": "Give the one Job of its items",
     "MPIJob": 'Give the template of its Worker in an Indexed Job with launch="mpi", and the command of its Launcher',
-    "PaddleJob": _REPLICAS_AS_ROLES,
     "Pod": "Give it as pod_template_file, or its metadata and spec as spec.template of a Job",
-    "PodGroup": "Leave it out: the provider makes the group of the gang",
     "PodTemplate": "Give it as pod_template_file, or its template as spec.template of a Job",
-    "PyTorchJob": _TORCHRUN,
-    "RayCluster": _REPLICAS_AS_ROLES,
-    "RayJob": _REPLICAS_AS_ROLES,
-    "ReplicaSet": _TEMPLATE_OF_SERVICE,
+    "PyTorchJob": 'Give the template of its Worker in an Indexed Job with launch="torchrun" for all its replicas',
     "Service": "Leave it out: the gang has a headless Service, by which its ranks find each other",
-    "StatefulSet": _TEMPLATE_OF_SERVICE,
-    "TFJob": _REPLICAS_AS_ROLES,
     "TrainJob": 'Give the template of its runtime in an Indexed Job, with launch="torchrun" or "mpi"',
-    "Workload": "Leave it out: the provider makes the group of the gang",
-    "XGBoostJob": _REPLICAS_AS_ROLES,
+    **dict.fromkeys(("PodGroup", "Workload"), "Leave it out: the provider makes the group of the gang"),
+    **dict.fromkeys(
+        ("JAXJob", "PaddleJob", "RayCluster", "RayJob", "TFJob", "XGBoostJob"),
+        "Give each kind of its replicas as a role (roles), or the only one with workers",
+    ),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"), "Give its spec.template in a Job whose program ends"
+    ),
 }
 """What to write in place of an object of another kind, by the kind, or the API group and the kind."""
 
