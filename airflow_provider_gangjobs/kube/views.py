@@ -273,13 +273,13 @@ class PodStatus(_View, frozen=True):
     message: str = ""
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
-    """Those in `POD_CONDITIONS`, or in `FAILED_POD_CONDITIONS` if the pod has failed."""
+    """Those in `POD_CONDITIONS`, and in `PHASE_CONDITIONS` for the phase."""
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
     def __post_init__(self) -> None:
         if self.conditions:
-            kept_status = (FAILED_POD_CONDITIONS if self.phase == "Failed" else POD_CONDITIONS).get
+            kept_status = PHASE_CONDITIONS.get(self.phase, POD_CONDITIONS).get
             kept = [item for item in self.conditions if kept_status(item.type) == item.status]
             _set(self, "conditions", tuple(kept))
 
@@ -343,8 +343,11 @@ _NO_POD: Final = PodView()
 PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 POD_CONDITIONS: Final = {"PodScheduled": "False", "DisruptionTarget": "True"}
 """The pod conditions that are read, with the status at which a condition is relevant."""
-FAILED_POD_CONDITIONS: Final = {**POD_CONDITIONS, "Ready": "False"}
-"""The same for a pod whose phase is `Failed`. The condition `Ready` has the time at which the kubelet saw the end."""
+PHASE_CONDITIONS: Final = {
+    "Pending": {**POD_CONDITIONS, "PodReadyToStartContainers": "False"},
+    "Failed": {**POD_CONDITIONS, "Ready": "False"},
+}
+"""The same for pods of these phases. The condition `Ready` has the time at which the kubelet saw the end."""
 
 
 class GangSchedulingPolicy(_View, frozen=True):

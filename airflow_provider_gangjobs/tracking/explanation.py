@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence, WaitCause, find_named_refusal
 from airflow_provider_gangjobs.jobs.requests import list_role_jobs
@@ -46,7 +46,7 @@ from airflow_provider_gangjobs.tracking.gang_watch import group_resource, podgro
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.wait_evidence import (
     find_claim_problem,
-    job_events,
+    gang_events,
     measure_capacity,
     queue_events,
     refusal_events,
@@ -148,13 +148,14 @@ class _Reader:
     async def _evidence_of_pods(
         self, pods: Sequence[PodView], *, is_whole: bool
     ) -> tuple[PodGroupView | None, tuple[EventView, ...]]:
-        """Return what says why pods are missing or have no node. A suspended Job is to have no pods."""
+        """Return what says why pods are missing, have no node, or are not ready. A suspended Job is to have no pods."""
         if self.job.is_suspended:
             return None, ()
         lacks_pods = len(pods) < self.job.ranks
         is_waiting = lacks_pods or any(not pod.spec.node_name for pod in pods)
         podgroup = await self._podgroup() if is_waiting else None
-        return podgroup, await job_events(self.client, self.ref) if lacks_pods and is_whole else ()
+        has_events = (lacks_pods and is_whole) or any(map(is_prepared_by_node, pods))
+        return podgroup, await gang_events(self.client, self.ref, pods) if has_events else ()
 
     async def _workload(self) -> tuple[KueueWorkloadView | None, bool]:
         """Return Kueue's Workload, and whether Workloads can be read. They only explain why a gang waits."""

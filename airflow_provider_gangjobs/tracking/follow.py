@@ -61,7 +61,7 @@ from airflow_provider_gangjobs.tracking.gang_watch import (
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
 from airflow_provider_gangjobs.tracking.job_steps import Sidecars, keep_assembly_baseline
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
-from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence, job_events
+from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence, gang_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -398,7 +398,7 @@ class _Follower:
         job, pods, events = await gather_or_cancel(
             self.jobs.read(),
             self.jobs.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
-            job_events(self.client, self.ref),
+            gang_events(self.client, self.ref, self.watch.pods_by_uid.values()),
         )
         observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, self.evidence.with_events(*events))
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())

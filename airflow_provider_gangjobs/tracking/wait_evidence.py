@@ -1,11 +1,11 @@
 """What explains why a gang waits, in addition to its Job, its pods, and its groups: Events, and the use of the cluster.
 
 The follower asks what is due after each look. Each kind of Events is read only when no object says why the gang waits.
-Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Where Kueue's
-Workloads cannot be read, their Events say why a gang waits in its queue. A scheduler may overwrite in a pod why it
-could not place the pod, and the Events of the pod still say it. A volume that cannot be used is in the words of the
-scheduler, and its cause is not. Reading is best effort: a gang is followed also where the service account may not list
-Events.
+Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. What a node lacks
+to prepare a pod, such as a Secret in a volume, is only in the Events of the pod. Where Kueue's Workloads cannot be
+read, their Events say why a gang waits in its queue. A scheduler may overwrite in a pod why it could not place the pod,
+and the Events of the pod still say it. A volume that cannot be used is in the words of the scheduler, and its cause is
+not. Reading is best effort: a gang is followed also where the service account may not list Events.
 
 The nodes and the pods of the cluster say whether a gang fits now, later or never. This needs rights in the whole
 cluster, which are optional (`docs/rbac-capacity.yaml`). Without them the answer is unknown, and the right is asked for
@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDe
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, rank_order
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_CAUSE_NAMED,
     NODE_CAUSES,
@@ -42,7 +43,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
 from airflow_provider_gangjobs.kube.views import EventView, view
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.kube.views import PodGroupView
+    from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
     from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 
 
@@ -158,9 +159,16 @@ async def refusal_events(client: Client, ref: GangRef, pods: AbstractSet[str]) -
     return tuple(event for event in events if event.involved_object.uid in pods)
 
 
-async def job_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
-    """Return the Events of the Job itself, or none if the Events could not be read."""
-    return await _list_events(client, ref.namespace, f"involvedObject.uid={ref.uid}")
+async def gang_events(client: Client, ref: GangRef, pods: Iterable[PodView]) -> tuple[EventView, ...]:
+    """Return the Events of the Job itself and of one pod that its node prepares, or none if they could not be read.
+
+    One pod is enough: a node prepares a pod within seconds, unless something is wrong.
+    """
+    pod = min(filter(is_prepared_by_node, pods), key=rank_order, default=None)
+    uids = (ref.uid, pod.metadata.uid) if pod is not None else (ref.uid,)
+    return tuple(
+        [each for uid in uids for each in await _list_events(client, ref.namespace, f"involvedObject.uid={uid}")]
+    )
 
 
 async def _list_events(client: Client, namespace: str, field_selector: str) -> tuple[EventView, ...]:
@@ -201,8 +209,9 @@ async def find_claim_problem(client: Client, ref: GangRef) -> str:
     return ""
 
 
+_EVENT_CAUSES: Final = frozenset({WaitCause.PODS_MISSING, WaitCause.NODE, WaitCause.STARTING})
 EVENTS_AFTER_S: Final = 20.0
-"""Pods that are missing for this long were refused, or the Job controller is busy."""
+"""Pods that are missing for this long were refused, or the Job controller is busy. Nodes prepare a pod in less time."""
 QUEUE_EVENTS_AFTER_S: Final = 3.0
 """Where Kueue's Workloads cannot be read, their Events are read after this time. It is one list for each gang."""
 EVENTS_EVERY_S: Final = 300.0
@@ -212,7 +221,7 @@ REFUSAL_EVENTS_AFTER_S: Final = 2.0
 CAPACITY_AFTER_S: Final = 5.0
 CAPACITY_EVERY_S: Final = 300.0
 """When the capacity of the cluster is read for a gang that waits for nodes, and read again."""
-_ASSEMBLY_PROBLEMS: Final = frozenset({*NODE_CAUSES, WaitCause.IMAGE, WaitCause.CONFIG})
+_ASSEMBLY_PROBLEMS: Final = frozenset({*NODE_CAUSES, WaitCause.IMAGE, WaitCause.CONFIG, WaitCause.NODE})
 _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 
 
@@ -297,12 +306,13 @@ class WaitEvidence:
         :return: Zero if Events were read, so that the gang is observed again; `None` if no Events are of use.
         """
         cause = observation.wait.cause
-        if cause is WaitCause.PODS_MISSING:
+        if cause in _EVENT_CAUSES:
             wait_s = max(EVENTS_AFTER_S - age_s, self._events_due - self._clock.monotonic())
             if wait_s > 0:
                 return wait_s
-            self._events_due = self._clock.monotonic() + EVENTS_EVERY_S
-            self._events = await job_events(self._client, self._ref)
+            every_s = EVENTS_EVERY_S if cause is WaitCause.PODS_MISSING else READ_EVERY_S
+            self._events_due = self._clock.monotonic() + every_s
+            self._events = await gang_events(self._client, self._ref, self._watch.pods_by_uid.values())
             return 0.0
         if self._refusal == NO_CAUSE_NAMED and not self._has_read_refusal:
             if age_s < REFUSAL_EVENTS_AFTER_S:

@@ -31,7 +31,6 @@ from gangjobs_sandbox.node.pod_state import (
     PhaseOverride,
     PodState,
     Terminated,
-    Waiting,
     container_states,
 )
 from gangjobs_sandbox.node.recorder import WARNING
@@ -207,7 +206,7 @@ class PodWorker:
             network.addresses.reserve(address)
         else:
             address = network.addresses.allocate()
-        self.state.pod_ip, self.state.network_ready = address, True
+        self.state.pod_ip = address
         if not known:
             self._mark_lost_containers()
         else:
@@ -236,14 +235,13 @@ class PodWorker:
         while not self.stop.is_requested():
             try:
                 self.context = await self._container_context()
-            except (SourceMissingError, UnsupportedVolumeError, OSError, ValueError) as error:
-                for container in self.state.containers:
-                    if container.waiting:
-                        container.wait(Waiting(container.waiting.reason, str(error)))
-                self.event(WARNING, "FailedMount", f"MountVolume.SetUp failed: {error}")
-                self._writer.mark_changed()
+            except (SourceMissingError, OSError, ValueError) as error:
+                # As with a kubelet, the status says nothing of this: only the event does.
+                self.event(WARNING, "FailedMount", str(error))
                 await self.stop.wait_for(self.retry_s)
             else:
+                self.state.network_ready = True
+                self._writer.mark_changed()
                 return True
         return False
 
@@ -253,10 +251,13 @@ class PodWorker:
         facts = PodFacts(self.pod, self.state.pod_ip, self.state.host_ip, allocatable)
         sources = await fetch_sources(self._host.client, facts.namespace, volume_references(spec))
         context = VolumeContext(facts, sources, await fetch_tokens(self._host.client, self.pod))
-        volumes = {
-            volume["name"]: place_volume(volume, self.folder.volume(volume["name"]), context)
-            for volume in spec.get("volumes") or ()
-        }
+        volumes = {}
+        for volume in spec.get("volumes") or ():
+            name = volume["name"]
+            try:
+                volumes[name] = place_volume(volume, self.folder.volume(name), context)
+            except (SourceMissingError, UnsupportedVolumeError, OSError, ValueError) as error:
+                raise SourceMissingError(f'MountVolume.SetUp failed for volume "{name}" : {error}') from error
         return ContainerContext(
             facts=facts,
             folder=self.folder,

@@ -76,7 +76,7 @@ Contents = dict[str, File]
 def place_volume(volume: Mapping[str, Any], folder: str, context: VolumeContext) -> str:
     """Create the volume and return its path on the host."""
     if host_path := volume.get("hostPath"):
-        return _host_path(volume["name"], host_path)
+        return _host_path(host_path)
     contents = _contents(volume, context)
     os.makedirs(folder, exist_ok=True)
     for path, file in contents.items():
@@ -173,7 +173,7 @@ _KINDS: dict[str, Callable[[Mapping[str, Any], VolumeContext, int], Contents]] =
 }
 
 
-def _host_path(name: str, source: Mapping[str, Any]) -> str:
+def _host_path(source: Mapping[str, Any]) -> str:
     path, kind = str(source["path"]), source.get("type") or ""
     if kind == "DirectoryOrCreate":
         os.makedirs(path, exist_ok=True)
@@ -187,7 +187,7 @@ def _host_path(name: str, source: Mapping[str, Any]) -> str:
     }
     if not wanted.get(kind, os.path.exists)(path):
         noun = "a directory" if kind.startswith("Directory") else "a file" if kind.startswith("File") else "there"
-        raise SourceMissingError(f'hostPath type check failed for volume "{name}": {path} is not {noun}')
+        raise SourceMissingError(f"hostPath type check failed: {path} is not {noun}")
     return path
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from airflow_provider_gangjobs.attempt.completion import error_from_event
 from airflow_provider_gangjobs.exceptions import (
@@ -45,6 +48,12 @@ def wait_for_image(plane: VirtualControlPlane, *ranks: int) -> None:
         plane.registry.patch(
             PODS, name, NAMESPACE, {"status": {"containerStatuses": [status]}}, PatchKind.MERGE, subresource="status"
         )
+
+
+def set_ready_to_start(plane: VirtualControlPlane, rank: int, *, to: str) -> None:
+    name = plane.pod("train", rank)["metadata"]["name"]
+    status = {"status": {"conditions": [{"type": "PodReadyToStartContainers", "status": to}]}}
+    plane.registry.patch(PODS, name, NAMESPACE, status, PatchKind.MERGE, subresource="status")
 
 
 async def halted_over_image(plane: VirtualControlPlane) -> tuple[GangRef, GangEvent]:
@@ -119,6 +128,67 @@ async def test_storage_class_that_does_not_exist_is_named():
         message = str(raised(event))
         assert 'PersistentVolumeClaim data-1 cannot be bound: storageclass.storage.k8s.io "nosuch" not found' in message
         assert " Create the StorageClass, or create" in message
+
+
+def fail_on_node(plane: VirtualControlPlane, reason: str, *messages: str) -> None:
+    """Record the Events of a node that cannot prepare rank 1."""
+    for message in messages:
+        plane.registry.record_event(plane.pod("train", 1), "Warning", reason, message, "kubelet")
+
+
+MOUNT = 'MountVolume.SetUp failed for volume "s" : {}'
+LATER = "Unable to attach or mount volumes: unmounted volumes=[s], unattached volumes=[], failed to process volumes=[]"
+IN_USE = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) train-old'
+NO_NETWORK = 'Failed to create pod sandbox: rpc error: code = Unknown desc = plugin type="bridge" failed (add)'
+
+
+@pytest.mark.parametrize(
+    ("reason", "messages", "category", "remedy"),
+    [
+        ("FailedMount", [MOUNT.format('configmap "forgotten" not found')], "VolumeUnavailable", "Create what"),
+        ("FailedMount", [MOUNT.format('secret "tls" not found'), LATER], "VolumeUnavailable", "Create what"),
+        (
+            "FailedMount",
+            [MOUNT.format("hostPath type check failed: /d is not a directory")],
+            "VolumeUnavailable",
+            "Crea",
+        ),
+        ("FailedAttachVolume", [IN_USE], "VolumeUnavailable", "End the pods"),
+        ("FailedCreatePodSandBox", [NO_NETWORK], "PodSandboxFailed", "Ask the administrator"),
+    ],
+    ids=["missing ConfigMap", "missing Secret, and what follows", "hostPath", "volume in use", "network"],
+)
+@in_virtual_time
+async def test_what_a_node_cannot_prepare_is_reported_and_is_the_reason_of_the_timeout(
+    reason, messages, category, remedy
+):
+    async with VirtualControlPlane.running(plays_nodes=False) as plane:
+        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(assemble_s=300))
+        await plane.until(lambda: [pod["spec"].get("nodeName") for pod in plane.pods()] == ["node-0"] * 2)
+        set_ready_to_start(plane, 1, to="False")
+        fail_on_node(plane, reason, *messages)
+        await asyncio.sleep(40)
+        said = f"assembling: 2 pods, 2 placed. {reason} at rank 1: {messages[0]}"
+        assert following.reports[-1].line == said
+        await plane.until(lambda: plane.job()["spec"].get("activeDeadlineSeconds") == 0)
+        plane.plays_nodes = True
+        error = raised(await following.event())
+        assert error.category == category
+        assert f"{said}. {remedy}" in str(error)
+
+
+@in_virtual_time
+async def test_volume_that_can_be_mounted_later_is_no_reason_any_more():
+    async with VirtualControlPlane.running(plays_nodes=False) as plane:
+        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(assemble_s=300))
+        await plane.until(lambda: [pod["spec"].get("nodeName") for pod in plane.pods()] == ["node-0"] * 2)
+        set_ready_to_start(plane, 1, to="False")
+        fail_on_node(plane, "FailedMount", MOUNT.format('secret "tls" not found'))
+        await asyncio.sleep(40)
+        set_ready_to_start(plane, 1, to="True")
+        await asyncio.sleep(70)
+        assert following.reports[-1].line.endswith("nodes pull images and create containers")
+        await following.kill()
 
 
 @in_virtual_time

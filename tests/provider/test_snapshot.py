@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.tracking import explanation
 from tests.airflow.polling import wait_for
@@ -102,6 +104,15 @@ def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
 
     assert not look(hook, key, ref).is_whole
     hook.delete(ref)
+
+
+def test_snapshot_of_a_gang_whose_volume_cannot_be_mounted_says_why(hook: GangJobHook, key: TaskKey) -> None:
+    volume = {"name": "s", "configMap": {"name": "forgotten"}}
+    submit(hook, structs.replace(FAILS, volumes=[volume], volume_mounts=[{"name": "s", "mountPath": "/s"}]), key)
+    said = 'FailedMount at rank 0: MountVolume.SetUp failed for volume "s" : configmap "forgotten" not found'
+    observe = lambda: explanation.observe_snapshot(look(hook, key))  # noqa: E731
+    wait_for("the Event", lambda: said in observe().line)
+    assert observe().diagnosis.category is Category.VOLUME_UNAVAILABLE
 
 
 def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:

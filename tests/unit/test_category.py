@@ -211,6 +211,13 @@ WAITS = {
     "Kueue queue q does not know the gang": (WaitCause.WORKLOAD_MISSING, Category.WORKLOAD_MISSING),
     'ErrImagePull of image "a:b" at rank 0: not found': (WaitCause.IMAGE, Category.IMAGE_PULL_FAILED),
     'CreateContainerConfigError at rank 0: configmap "a" not found': (WaitCause.CONFIG, Category.CONFIG_INVALID),
+    'FailedMount at rank 0: MountVolume.SetUp failed for volume "s" : secret "a" not found': (
+        WaitCause.NODE,
+        Category.VOLUME_UNAVAILABLE,
+    ),
+    "FailedMapVolume at rank 0: MapVolume.MapPodDevice failed": (WaitCause.NODE, Category.VOLUME_UNAVAILABLE),
+    "FailedAttachVolume at rank 0: Multi-Attach error": (WaitCause.NODE, Category.VOLUME_UNAVAILABLE),
+    "FailedCreatePodSandBox at rank 0: no network": (WaitCause.NODE, Category.POD_SANDBOX_FAILED),
     'pods could not be created: pods "a" is forbidden: exceeded quota': (WaitCause.PODS_MISSING, Category.PODS_REFUSED),
     "3 pods not created yet": (WaitCause.PODS_MISSING, Category.CONTROLLER_SILENT),
     "2/6 tasks in gang unschedulable: pod group is not ready, 6 Pending": (

@@ -46,7 +46,7 @@ class Category(StrEnum):
     INSUFFICIENT_RESOURCES = "InsufficientResources", "The nodes have too little room for all pods at once."
     NEVER_FITS = "NeverFits", "No set of the present nodes could hold all pods, even without any other pod."
     NODES_NOT_MATCHING = "NodesNotMatching", "Node labels, affinity or taints exclude the nodes."
-    VOLUME_UNAVAILABLE = "VolumeUnavailable", "A volume of the pods does not exist, or no fitting node can mount it."
+    VOLUME_UNAVAILABLE = "VolumeUnavailable", "A volume, or what it names, does not exist or cannot be mounted."
     POD_GROUP_ERROR = "PodGroupError", "The scheduler cannot process the group of the pods."
     UNSCHEDULABLE = "Unschedulable", "The scheduler cannot place the gang for another reason, or names none."
     SCHEDULING_GATED = "SchedulingGated", "The pods have scheduling gates, which a controller has to remove."
@@ -54,6 +54,7 @@ class Category(StrEnum):
 
     # The nodes
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull an image."
+    POD_SANDBOX_FAILED = "PodSandboxFailed", "A node cannot create the sandbox of a pod, such as its network."
     CONFIG_INVALID = "ConfigInvalid", "A node cannot create a container from what the pod names."
     STARTING = "Starting", "The nodes pull images, mount volumes and create containers."
     RUNNING = "Running", "All ranks have started."

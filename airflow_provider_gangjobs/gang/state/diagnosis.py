@@ -67,6 +67,11 @@ _RUN_AGAIN: Final = "Run the task again. The new try completes the submission."
 _CREATE_PRIORITY: Final = "Create the PriorityClass, or correct priority_class."
 _CREATE_ACCOUNT: Final = "Create the ServiceAccount, or correct service_account."
 _MOUNTABLE: Final = "Use volumes that the nodes with room can mount."
+_MOUNT: Final = "Create what the message names, or correct volumes."
+_ATTACHABLE: Final = "End the pods that use the volume, or use one with the access mode ReadWriteMany."
+_ASK_ABOUT_NODE: Final = (
+    "Ask the administrator of the cluster to repair the network or the container runtime of the node."
+)
 _START_CONTROLLER: Final = "Check that the Job controller (kube-controller-manager) runs."
 _FIND_HOLDERS: Final = "Raise queue_timeout, or find out which workloads hold the quota of the queue."
 _CORRECT_QUEUE: Final = "Correct queue_name or the resources of the gang, or ask the administrator of the queue."
@@ -93,6 +98,10 @@ _RULES: Final[tuple[tuple[WaitCause, str, Category | None, str], ...]] = (
     (WaitCause.WORKLOAD_MISSING, "", Category.WORKLOAD_MISSING, _NO_WORKLOAD),
     (WaitCause.IMAGE, "", Category.IMAGE_PULL_FAILED, "Check the name and tag of the image, and image_pull_secrets."),
     (WaitCause.CONFIG, "", Category.CONFIG_INVALID, _CORRECT_CONFIG),
+    (WaitCause.NODE, "FailedAttachVolume", Category.VOLUME_UNAVAILABLE, _ATTACHABLE),
+    (WaitCause.NODE, "Volume", Category.VOLUME_UNAVAILABLE, _MOUNT),
+    (WaitCause.NODE, "FailedMount", Category.VOLUME_UNAVAILABLE, _MOUNT),
+    (WaitCause.NODE, "", Category.POD_SANDBOX_FAILED, _ASK_ABOUT_NODE),
     (WaitCause.PODS_MISSING, "no PriorityClass with name", Category.PODS_REFUSED, _CREATE_PRIORITY),
     (WaitCause.PODS_MISSING, "looking up service account", Category.PODS_REFUSED, _CREATE_ACCOUNT),
     (WaitCause.PODS_MISSING, "could not be created", Category.PODS_REFUSED, _REFUSED_PODS),

@@ -125,6 +125,8 @@ class PodIndex:
         self._completed: tuple[str, tuple[range, ...]] = ("", ())
         self.pods_with_errors: dict[str, PodView] = {}
         """Pods with a container that cannot be created, by uid."""
+        self.preparing: dict[str, PodView] = {}
+        """Pods whose node has not made ready yet what their containers need, by uid."""
         self.lingering: dict[str, PodView] = {}
         """Pods that run on after the end of their main container, by uid."""
         self.refusals: Counter[str] = Counter()
@@ -184,7 +186,8 @@ class PodIndex:
             index._count(state, 1)
         index._pods = self._pods.copy()
         index.pods_with_errors = {uid: pod for uid, pod in self.pods_with_errors.items() if uid not in earlier}
-        index.lingering = self.lingering  # pods that are being deleted are not among them
+        index.preparing = self.preparing  # pods that are being deleted are in neither of the two
+        index.lingering = self.lingering
         return index
 
     def counts(self, gang: StoredGang | None) -> Counts:
@@ -221,7 +224,11 @@ class PodIndex:
         before = self._states.pop(uid, None)
         if now is not None:
             self._states[uid] = now
-        for pods, is_in in ((self.pods_with_errors, has_container_error), (self.lingering, keeps_running)):
+        for pods, is_in in (
+            (self.pods_with_errors, has_container_error),
+            (self.preparing, podutil.is_prepared_by_node),
+            (self.lingering, keeps_running),
+        ):
             pods.pop(uid, None)
             if now is not None and is_in(pod):
                 pods[uid] = pod

@@ -49,6 +49,12 @@ def role_rank_of(pod: PodView) -> int | None:
     return parse_number(pod.metadata.annotations.completion_index)
 
 
+def rank_order(pod: PodView) -> tuple[int, str]:
+    """Return the key by which pods are sorted by rank."""
+    rank = rank_of(pod)
+    return -1 if rank is None else rank, pod.metadata.name
+
+
 def name_rank(rank: int | None, role: str = "", role_rank: int | None = None, *, pod: str) -> str:
     """Return how messages name a rank: `rank 3`, or `rank 2 of role worker`, or the pod if it has no rank."""
     if rank is None:
@@ -230,6 +236,12 @@ def container_waits(pod: PodView, reasons: frozenset[str]) -> tuple[str, Waiting
             if waiting is not None and waiting.reason in reasons:
                 return status.name, waiting
     return None
+
+
+def is_prepared_by_node(pod: PodView) -> bool:
+    """Return whether the node of the pod still mounts volumes, or makes the sandbox and network of the pod."""
+    is_there = pod.metadata.deletion_timestamp is None
+    return is_there and any(item.type == "PodReadyToStartContainers" for item in pod.status.conditions)
 
 
 def gate_names(pod: PodView) -> str:

@@ -46,6 +46,8 @@ class WaitCause(StrEnum):
     WORKLOAD_MISSING = "workload-missing"
     IMAGE = "image"
     CONFIG = "config"
+    NODE = "node"
+    """The node of a pod cannot mount its volumes or create its sandbox, as the Events of the pod say."""
     PODS_MISSING = "pods-missing"
     UNSCHEDULABLE = "unschedulable"
     VOLUME = "volume"
@@ -174,7 +176,7 @@ def _find_partial_room(inputs: WaitInputs) -> Capacity | None:
 
 def explain_run(pods: PodIndex) -> Wait:
     """Return what a gang waits for whose ranks have all started."""
-    found = sorted(pods.lingering.values(), key=_rank_order)
+    found = sorted(pods.lingering.values(), key=podutil.rank_order)
     if not found:
         return Wait(WaitCause.RANKS)
     ends = [end for pod in found if (end := podutil.main_end(pod)) is not None]
@@ -193,11 +195,39 @@ def _find_container_error(inputs: WaitInputs, reasons: frozenset[str]) -> str | 
     found = [(pod, *waits) for pod in pods if (waits := podutil.container_waits(pod, reasons))]
     if not found:
         return None
-    pod, container, waiting = min(found, key=lambda item: _rank_order(item[0]))
+    pod, container, waiting = min(found, key=lambda item: podutil.rank_order(item[0]))
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     image = _image_of(pod, container) if waiting.reason in podutil.IMAGE_REASONS else ""
     what = f'{waiting.reason} of image "{image}"' if image else waiting.reason
     return f"{what} at {_name_pod(pod)}{more}: {to_line(waiting.message)}".rstrip(": ")
+
+
+NODE_REASONS: Final = frozenset(
+    {
+        "FailedAttachVolume",
+        "FailedCreatePodContainer",
+        "FailedCreatePodSandBox",
+        "FailedMapVolume",
+        "FailedMount",
+        "FailedPrepareDynamicResources",
+        "NetworkNotReady",
+        "VolumePermissionChangeInProgress",
+    }
+)
+"""Reasons of the Events of a pod that its node cannot prepare. The status of such a pod does not say why."""
+_NAMES_VOLUMES_ONLY: Final = "Unable to attach or mount volumes"
+"""The beginning of what the kubelet repeats after two minutes, without the cause."""
+
+
+def _find_node_problem(inputs: WaitInputs) -> str | None:
+    pods = inputs.pods.preparing
+    events = [
+        each for each in inputs.evidence.events if each.reason in NODE_REASONS and each.involved_object.uid in pods
+    ]
+    if not events:
+        return None
+    last = find_last([each for each in events if not each.message.startswith(_NAMES_VOLUMES_ONLY)] or events)
+    return f"{last.reason} at {_name_pod(pods[last.involved_object.uid])}: {to_line(last.message)}"
 
 
 def _image_of(pod: PodView, container: str) -> str:
@@ -215,11 +245,6 @@ def parse_image(text: str) -> str:
     """
     found = _NAMED_IMAGE.search(text)
     return found[1] if found else ""
-
-
-def _rank_order(pod: PodView) -> tuple[int, str]:
-    rank = podutil.rank_of(pod)
-    return -1 if rank is None else rank, pod.metadata.name
 
 
 def _name_pod(pod: PodView) -> str:
@@ -311,6 +336,7 @@ def _placed_at_once(group: PodGroupView) -> int | None:
 _RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] = (
     (WaitCause.IMAGE, partial(_find_container_error, reasons=podutil.IMAGE_REASONS)),
     (WaitCause.CONFIG, partial(_find_container_error, reasons=podutil.CONFIG_REASONS)),
+    (WaitCause.NODE, _find_node_problem),
     (WaitCause.PODS_MISSING, _find_missing_pods),
     (WaitCause.UNSCHEDULABLE, _find_refusal),
     (WaitCause.GATED, _find_gates),
