@@ -136,16 +136,13 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             _modules("airflow_provider_gangjobs.operators.gang_job", "airflow_provider_gangjobs.operators.delete_gang")
         ],
-        "sensors": [
-            _modules("airflow_provider_gangjobs.sensors.gang_job", "airflow_provider_gangjobs.sensors.job_set")
-        ],
+        "sensors": [_modules("airflow_provider_gangjobs.sensors.gang_job")],
         "task-decorators": [
             {"name": "gang_job", "class-name": "airflow_provider_gangjobs.decorators.gang_job.gang_job_task"}
         ],
         "triggers": [
             _modules(
                 "airflow_provider_gangjobs.triggers.gang_job",
-                "airflow_provider_gangjobs.triggers.job_set",
                 "airflow_provider_gangjobs.triggers.sensor",
             )
         ],

@@ -13,21 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from airflow.sdk.types import Logger
-
-    from airflow_provider_gangjobs.gang.identity import TaskKey
 
 
 class AbsentState(StrEnum):
@@ -110,27 +105,6 @@ def _ask_for_states(
     return found
 
 
-@dataclass(frozen=True)
-class TaskInstances:
-    """The instances of one task in one DAG run, as Airflow knows them."""
-
-    states: Mapping[int, str]
-    """The state by map index. A task that is not mapped, or not expanded yet, has the map index -1."""
-    run_exists: bool
-    dag_has_runs: bool = True
-
-
-def is_dag_known(task_instance: Any, dag_id: str, log: Logger) -> bool | None:
-    """Return whether Airflow has the DAG. `None` if Airflow could not be asked. Never raises. Blocks.
-
-    :param task_instance: The task instance of the context, in the process of a task. Triggers may not ask.
-    """
-    ask = getattr(task_instance, "get_dag", None)
-    if ask is None:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported version.
-        return None
-    return _knows(lambda: ask(dag_id), log.debug, f"for DAG {dag_id}")
-
-
 def _knows(ask: Callable[[], object], report: Callable[..., object], what: str) -> bool | None:
     """Return whether Airflow knows what `ask` asks it for. `None` if Airflow could not be asked."""
     from airflow.sdk.exceptions import AirflowRuntimeError
@@ -146,25 +120,6 @@ def _knows(ask: Callable[[], object], report: Callable[..., object], what: str) 
     return True
 
 
-def read_instances(
-    task: TaskKey, ask: Callable[..., Mapping[str, Any]], count_runs: Callable[..., int], log: Logger
-) -> TaskInstances | None:
-    """Return the instances of the task in its DAG run. `None` if Airflow could not be asked. Never raises. Blocks.
-
-    :param task: The map index of the task does not count.
-    :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
-    :param count_runs: `get_dr_count` of Airflow's `RuntimeTaskInstance`.
-    """
-    try:
-        states = ask(dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id]).get(task.run_id, {})
-        run_exists = bool(states) or count_runs(dag_id=task.dag_id, run_ids=[task.run_id]) > 0
-        dag_has_runs = run_exists or count_runs(dag_id=task.dag_id) > 0
-    except Exception:
-        log.debug("Airflow could not be asked for task %s.%s", task.dag_id, task.task_id, exc_info=True)
-        return None
-    return TaskInstances(_by_map_index(task.task_id, states), run_exists, dag_has_runs)
-
-
 def _by_map_index(task_id: str, states: Mapping[str, Any]) -> dict[int, str]:
     """Return the states of the instances of a task, of which Airflow names a mapped one `<task id>_<map index>`."""
     return {
@@ -175,49 +130,6 @@ def _by_map_index(task_id: str, states: Mapping[str, Any]) -> dict[int, str]:
 
 def _state_text(state: Any) -> str:
     return AbsentState.CLEARED if state is None else str(getattr(state, "value", state))
-
-
-def explain_missing_gang(task: TaskKey, instances: TaskInstances) -> str | Problem:
-    """Return why a task has no gang: a note, which is empty if the gang is still to come, or a problem of the request.
-
-    A problem means that no gang can come: the DAG run exists without such a task instance.
-    """
-    name, states = f"{task.dag_id}.{task.task_id}", instances.states
-    if not states:
-        if not instances.dag_has_runs:
-            return f"Airflow has no run of a DAG {task.dag_id}. Check external_dag_id, unless its first run is to come"
-        if not instances.run_exists:
-            return f"Airflow has no run {task.run_id} of DAG {task.dag_id}, and the sensor waits for it"
-        what = f"is {task.task_id!r}, and run {task.run_id} of DAG {task.dag_id} has no such task"
-        return Problem("external_task_id", what, "Give the id of a task of this DAG; in a task group it is group.task")
-    state = states.get(task.map_index, states.get(-1))
-    if state in _ENDED_STATES:
-        return f'Task {name} has ended ({state}), and has no gang. Set on_finish="keep" if its gang was deleted'
-    if state is not None:
-        return ""
-    found = f"task {name} is mapped, with the map indexes {min(states)} to {max(states)}"
-    what = f"is missing, and {found}" if task.map_index < 0 else f"is {task.map_index}, and {found}"
-    return Problem("external_map_index", what, "Give a map index of the task, or a list of them")
-
-
-def explain_missing_gangs(tasks: Iterable[TaskKey], instances: Mapping[str, TaskInstances | None]) -> list[str]:
-    """Return the notes of `explain_missing_gang` about these tasks, each once.
-
-    :param instances: The instances by the name that `task_name` returns. Nothing is said where they are unknown.
-
-    Raises:
-        InvalidGangSpec: no gang of a task can come.
-    """
-    known = ((task, instances[task_name(task)]) for task in tasks)
-    found = [explain_missing_gang(task, those) for task, those in known if those is not None]
-    if problems := [each for each in found if isinstance(each, Problem)]:
-        raise InvalidGangSpec(tuple(problems))
-    return list(dict.fromkeys(note for note in found if isinstance(note, str) and note))
-
-
-def task_name(task: TaskKey) -> str:
-    """Return a text that is the same for all instances of a mapped task in one DAG run."""
-    return f"{task.dag_id}.{task.task_id} in {task.run_id}"
 
 
 def has_reported(task_instance: Any) -> bool:
@@ -324,12 +236,6 @@ class _Questions:
         if len(self._sizes) > SIZES_MAX:
             del self._sizes[next(iter(self._sizes))]
         return _by_map_index(key[-1], states)
-
-
-async def read_task_instances(task: TaskKey, log: Logger) -> TaskInstances | None:
-    """Return the instances of the task in its DAG run. `None` if Airflow could not be asked. Never raises."""
-    ask, count_runs = RuntimeTaskInstance.get_task_states, RuntimeTaskInstance.get_dr_count
-    return await sync_to_async(read_instances)(task, ask, count_runs, log)
 
 
 KEY: Final = "task_instance"

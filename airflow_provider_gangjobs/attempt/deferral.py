@@ -139,7 +139,7 @@ def trigger_end(
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerArgs(StoredArgs):
-    """Arguments of the triggers of this provider that wait for one gang, or for one JobSet.
+    """Arguments of the triggers of this provider that wait for one gang.
 
     The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
     already deferred with the arguments that an earlier version stored. A new field needs a default.

@@ -26,10 +26,7 @@
     ├── ResultRefused            a rank wrote a result that Airflow cannot store
     ├── ResultsTooLarge          the results of all ranks together exceed the limit of the task
     ├── ResultAddressRefused     a rank returned an address outside of its folder
-    ├── LedgerUnavailable        the outcomes could not be read or written
-    ├── JobSetFailed             a JobSet of somebody else failed
-    ├── JobSetDeleted            a JobSet of somebody else was deleted before its end
-    └── JobSetUnavailable        JobSets cannot be read in the cluster
+    └── LedgerUnavailable        the outcomes could not be read or written
 
 Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
 `retryable` is false if another try with the same parameters must fail in the same way. `category` is the stable name of

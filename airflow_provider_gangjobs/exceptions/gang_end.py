@@ -1,4 +1,4 @@
-"""Exceptions of the end of a gang, or of a JobSet that somebody else has created: a failure, a deadline, a deletion."""
+"""Exceptions of the end of a gang: a failure, a deadline, a deletion."""
 
 from __future__ import annotations
 
@@ -221,63 +221,3 @@ class JobReplaced(JobDeleted):
     def what(self) -> str:
         other = f" (uid {self.other_uid})" if self.other_uid else ""
         return f"Job {self.ref} (uid {self.uid}) was replaced by another Job{other}"
-
-
-class JobSetFailed(GangJobError):
-    """The JobSet failed."""
-
-    ref: str
-    reason: str
-    """The reason of the JobSet's Failed condition."""
-    message: str = ""
-    """Which Job failed first and how its pods ended, as far as they could be read."""
-
-    _evidence_field = "message"
-
-    @property
-    def what(self) -> str:
-        return f"JobSet {self.ref} failed ({self.reason})"
-
-
-class JobSetDeleted(GangJobError):
-    """The JobSet was deleted before its end, or another JobSet has its name now."""
-
-    ref: str
-    other_uid: str = ""
-    """UID of the JobSet that has the name now; empty if there is none."""
-
-    _usual_remedy = (
-        "Find out who deleted the JobSet: a user, its ttlSecondsAfterFinished, or a clean-up of the namespace"
-    )
-
-    @property
-    def what(self) -> str:
-        if self.other_uid:
-            return f"JobSet {self.ref} was replaced by another JobSet (uid {self.other_uid}) before its end was seen"
-        return f"JobSet {self.ref} was deleted before its end was seen"
-
-
-class JobSetUnavailable(GangJobError):
-    """JobSets cannot be read, so it is unknown whether the JobSet has ended."""
-
-    ref: str
-    cause: str
-    is_served: bool = True
-    """False if the cluster serves no JobSets in a version that the provider knows."""
-
-    _evidence_field = "cause"
-
-    @property
-    def retryable(self) -> bool:
-        """True if the cluster serves JobSets: then a permission or the connection is the cause."""
-        return self.is_served
-
-    @property
-    def what(self) -> str:
-        return f"JobSet {self.ref} could not be read"
-
-    @property
-    def remedy(self) -> str:
-        if not self.is_served:
-            return "Install the JobSet controller, or check that the connection is of the right cluster"
-        return "The service account of the connection needs get, list and watch on jobsets of jobset.x-k8s.io"

@@ -115,7 +115,6 @@ _OPTIONAL: Final = (
     (CAPACITY, "", "nodes", "list", "say how much is free"),
     (CAPACITY, "", "pods", "list", "say how much is free"),
     (CAPACITY, "", "persistentvolumeclaims", "get", "name a claim that does not exist"),
-    ("rbac-jobset", _JOB_SET, "jobsets", "get list watch", "wait for JobSets"),
 )
 RIGHTS: Final = tuple(
     Right(role, group, resource, tuple(verbs.split()), purpose, optional)

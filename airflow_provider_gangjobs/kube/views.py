@@ -435,43 +435,6 @@ class PendingWorkloadsView(_View, frozen=True):
     items: tuple[PendingWorkload, ...]
 
 
-class ReplicatedJob(_View, frozen=True):
-    """An item of `spec.replicatedJobs` of a JobSet."""
-
-    name: str = ""
-    replicas: int = 1
-    """Number of Jobs that are made from the template."""
-
-
-class JobSetSpec(_View, frozen=True):
-    suspend: bool = False
-    replicated_jobs: tuple[ReplicatedJob, ...] = ()
-
-
-class ReplicatedJobStatus(_View, frozen=True):
-    """The numbers of Jobs of one item of `spec.replicatedJobs`."""
-
-    name: str = ""
-    ready: int = 0
-    """Number of Jobs all of whose pods are ready or have succeeded."""
-    succeeded: int = 0
-    failed: int = 0
-
-
-class JobSetStatus(_View, frozen=True):
-    conditions: tuple[Condition, ...] = ()
-    restarts: int = 0
-    replicated_jobs_status: tuple[ReplicatedJobStatus, ...] = ()
-
-
-class JobSetView(_View, frozen=True):
-    """A JobSet of jobset.x-k8s.io, of which `gang.awaited` makes a `StoredGang`."""
-
-    metadata: Meta = Meta()
-    spec: JobSetSpec = JobSetSpec()
-    status: JobSetStatus = JobSetStatus()
-
-
 class InvolvedObject(_View, frozen=True):
     kind: str = ""
     name: str = ""

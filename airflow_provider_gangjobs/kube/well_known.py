@@ -114,8 +114,6 @@ LABEL_KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 LABEL_KUEUE_JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 """UID of the Job. Set by Kueue on the Workload that it creates for a Job."""
 
-LABEL_JOB_SET: Final = "jobset.sigs.k8s.io/jobset-name"
-"""Name of the JobSet. Set by the JobSet controller on the Jobs of a JobSet and their pods."""
 LABEL_CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
 """UID of the Job. Set by the Job controller on pods."""
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
-from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
-from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.parameters import checks, target_gangs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from datetime import timedelta
 
     from airflow.sdk import Context
@@ -59,19 +60,37 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
     :param kwargs: Parameters of `BaseOperator`.
     """
 
+    template_fields: Sequence[str] = (
+        *target_gangs.GangTargets.template_fields,
+        "external_task_id",
+        "external_dag_id",
+        "external_run_id",
+        "external_map_index",
+    )
+
     def __init__(
         self,
         *,
+        external_task_id: str | None = None,
+        external_dag_id: str | None = None,
+        external_run_id: str | None = None,
+        external_map_index: int | str | Iterable[int] | None = None,
         ignore_missing: bool = False,
         pods_gone_within: timedelta | float | None = PODS_GONE_WITHIN_S,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.external_task_id = external_task_id
+        self.external_dag_id = external_dag_id
+        self.external_run_id = external_run_id
+        self.external_map_index = external_map_index
         self.ignore_missing = ignore_missing
         self.pods_gone_within_s = checks.to_seconds(pods_gone_within)
         kinds = ("gangs", "submission_ids", "external_task_id")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
         target_gangs.require_readable(self)
+        if not checks.is_templated(external_map_index):
+            self._map_indexes()
         checks.refuse(checks.duration_problems(pods_gone_within=self.pods_gone_within_s))
 
     def execute(self, context: Context) -> list[dict[str, str]]:
@@ -87,7 +106,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         hook = GangJobHook(self.kubernetes_conn_id)
         config = hook.config()
         ti = context["ti"]
-        selection = target_gangs.read_selection(self, ti, default_namespace=config.namespace)
+        selection = target_gangs.read_selection(self, default_namespace=config.namespace, tasks=self._tasks(ti))
         may_be_missing = self.ignore_missing or ti.try_number > 1
         deleted_by = f"task {ti.dag_id}.{ti.task_id} of run {ti.run_id}"
 
@@ -95,6 +114,29 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
             return await self._delete(service, selection, deleted_by, may_be_missing=may_be_missing)
 
         return [asdict(ref) for ref in hook.call(act, config=config)]
+
+    def _tasks(self, ti: Any) -> list[TaskKey]:
+        """Return the task instances that `external_task_id` and the related parameters describe, by map index."""
+        from airflow_provider_gangjobs.airflow_api.configuration import installation_id
+
+        if self.external_task_id is None:
+            return []
+        target_gangs.refuse_text_of_value("external_task_id", self.external_task_id, "Give the id of a task")
+        dag_id, run_id = self.external_dag_id or ti.dag_id, self.external_run_id or ti.run_id
+        installation, task_id = installation_id(), self.external_task_id
+        return [TaskKey(dag_id, run_id, task_id, number, installation) for number in self._map_indexes()]
+
+    def _map_indexes(self) -> list[int]:
+        indexes = [-1] if self.external_map_index is None else target_gangs.as_list(self.external_map_index)
+        try:
+            return [int(index) for index in indexes]
+        except (TypeError, ValueError):
+            what = f"is {self.external_map_index!r:.80}"
+            remedy = (
+                "Give a number or a list of numbers. A template gives text; "
+                "for a list, set render_template_as_native_obj"
+            )
+            raise InvalidGangSpec((Problem("external_map_index", what, remedy),)) from None
 
     async def _delete(
         self, service: GangService, selection: GangSelection, deleted_by: str, *, may_be_missing: bool

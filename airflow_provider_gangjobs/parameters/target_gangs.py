@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.airflow_api.task_log import ErrorRules
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
-from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
+from airflow_provider_gangjobs.gang.identity import OperationKey
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.parameters.checks import is_templated
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.gang.awaited import GangSelection
+    from airflow_provider_gangjobs.gang.identity import TaskKey
 
 
 NATIVE: Final = (
@@ -32,10 +33,6 @@ class GangTargets(ErrorRules):
     template_fields: Sequence[str] = (
         "gangs",
         "submission_ids",
-        "external_task_id",
-        "external_dag_id",
-        "external_run_id",
-        "external_map_index",
         "namespace",
         "kubernetes_conn_id",
     )
@@ -46,10 +43,6 @@ class GangTargets(ErrorRules):
         *,
         gangs: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
         submission_ids: str | Iterable[str] | None = None,
-        external_task_id: str | None = None,
-        external_dag_id: str | None = None,
-        external_run_id: str | None = None,
-        external_map_index: int | str | Iterable[int] | None = None,
         namespace: str | None = None,
         kubernetes_conn_id: str = "kubernetes_default",
         **kwargs: Any,
@@ -57,40 +50,37 @@ class GangTargets(ErrorRules):
         super().__init__(**kwargs)
         self.gangs = gangs
         self.submission_ids = submission_ids
-        self.external_task_id = external_task_id
-        self.external_dag_id = external_dag_id
-        self.external_run_id = external_run_id
-        self.external_map_index = external_map_index
         self.namespace = namespace
         self.kubernetes_conn_id = kubernetes_conn_id
 
 
-def read_selection(task: GangTargets, ti: Any, *, default_namespace: str | None, **more: Any) -> GangSelection:
+def read_selection(
+    task: GangTargets, *, default_namespace: str | None, tasks: Sequence[TaskKey] = (), **more: Any
+) -> GangSelection:
     """Return the selection that the rendered parameters describe.
 
-    :param ti: The task instance of the task that selects.
     :param default_namespace: The namespace of the connection.
+    :param tasks: The tasks whose gangs are selected.
     :param more: Further fields of the selection.
 
     Raises:
         InvalidGangSpec: a parameter is invalid.
     """
-    from airflow_provider_gangjobs.airflow_api.configuration import installation_id
     from airflow_provider_gangjobs.gang.awaited import GangSelection
     from airflow_provider_gangjobs.service.gangs import DEFAULT_NAMESPACE
 
     namespace = task.namespace or default_namespace or DEFAULT_NAMESPACE
     if wrong := problem_with_dns_label(namespace):
         raise InvalidGangSpec((Problem("namespace", wrong, "Give the name of a namespace"),))
-    require_value(task, more.get("selector"))
+    if task.gangs is None and task.submission_ids is None and not tasks and more.get("selector") is None:
+        remedy = "Check that the task that gives the value runs before this task, and has pushed the XCom"
+        raise InvalidGangSpec((Problem("gangs", "has the value None in this run, and so have the others", remedy),))
     if task.gangs is not None:
         namespace, names = read_gangs(task.gangs, namespace)
         return GangSelection(namespace=namespace, names=names, **more)
-    keys: Sequence[OperationKey | TaskKey] = ()
+    keys: Sequence[OperationKey | TaskKey] = tasks
     if task.submission_ids is not None:
         keys = [OperationKey(each) for each in read_submission_ids(task.submission_ids)]
-    elif task.external_task_id is not None:
-        keys = external_tasks(task, ti, installation_id())
     return GangSelection(namespace=namespace, digests=tuple(key.digests for key in keys), **more)
 
 
@@ -107,20 +97,6 @@ def require_one_kind(**given: Any) -> None:
         raise InvalidGangSpec((Problem(names[0] if names else next(iter(given)), what, remedy),))
 
 
-def require_value(task: GangTargets, selector: str | None) -> None:
-    """Check that the parameter that selects gangs still has a value after its template was rendered.
-
-    Raises:
-        InvalidGangSpec: the template, or the XCom, has no value.
-    """
-    values = {"gangs": task.gangs, "submission_ids": task.submission_ids, "external_task_id": task.external_task_id}
-    if selector is None and all(value is None for value in values.values()):
-        remedy = "Check that the task that gives the value runs before this task, and has pushed the XCom"
-        raise InvalidGangSpec((Problem("gangs", "has the value None in this run, and so have the others", remedy),))
-    if task.external_task_id is not None:
-        _refuse_text_of_value("external_task_id", task.external_task_id, "Give the id of a task")
-
-
 def require_readable(task: GangTargets) -> None:
     """Check the parameters that are no templates when the DAG file is parsed.
 
@@ -131,8 +107,6 @@ def require_readable(task: GangTargets) -> None:
         read_gangs(task.gangs, task.namespace or "")
     if task.submission_ids is not None and not is_templated(task.submission_ids):
         read_submission_ids(task.submission_ids)
-    if not is_templated(task.external_map_index):
-        _map_indexes(task)
 
 
 def is_one(value: Any) -> bool:
@@ -155,7 +129,7 @@ def read_submission_ids(given: Any) -> list[str]:
         path = f"submission_ids[{number}]"
         if not isinstance(each, str) or not each:
             raise InvalidGangSpec((Problem(path, f"is {each!r:.80}", "Give the id of a submission"),))
-        _refuse_text_of_value(path, each)
+        refuse_text_of_value(path, each)
     return as_list(given)
 
 
@@ -163,8 +137,12 @@ _TEXTS_OF_VALUES: Final = {"None": r"None", "a dict": r"\{.*\}", "a list": r"[\[
 """Pattern of the text that a template makes of a value, by the kind of the value."""
 
 
-def _refuse_text_of_value(path: str, text: str, remedy: str = NATIVE) -> None:
-    """Refuse a text that a template has made of another value."""
+def refuse_text_of_value(path: str, text: str, remedy: str = NATIVE) -> None:
+    """Refuse a text that a template has made of another value.
+
+    Raises:
+        InvalidGangSpec: the text is that of `None`, a dict or a list.
+    """
     for kind, pattern in _TEXTS_OF_VALUES.items():
         if re.fullmatch(pattern, text.strip(), re.DOTALL):
             raise InvalidGangSpec((Problem(path, f"is {describe_value(text)}, the text of {kind}", remedy),))
@@ -187,7 +165,7 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
         if not isinstance(name, str) or not name:
             remedy = "Give the name of a Job, or a mapping with namespace, name and uid, such as the XCom `gang`"
             raise InvalidGangSpec((Problem(f"gangs[{number}]", f"is {describe_value(gang)}", remedy),))
-        _refuse_text_of_value(f"gangs[{number}]", name)
+        refuse_text_of_value(f"gangs[{number}]", name)
         if wrong := problem_with_dns_subdomain(name):
             raise InvalidGangSpec((Problem(f"gangs[{number}]", wrong, "Give the name of a Job"),))
         found[name] = str(reference.get("uid") or "")
@@ -196,30 +174,3 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
         what = f"are in the namespaces {', '.join(sorted(namespaces))}" if namespaces else "is empty"
         raise InvalidGangSpec((Problem("gangs", what, "Give gangs of one namespace"),))
     return namespaces.pop(), found
-
-
-def external_tasks(task: GangTargets, ti: Any, installation: str) -> list[TaskKey]:
-    """Return the task instances that `external_task_id` and the related parameters describe, one for each map index.
-
-    :param ti: The task instance of the task that selects.
-    :param installation: Id of the Airflow installation.
-
-    Raises:
-        InvalidGangSpec: a map index is not a number.
-    """
-    numbers = _map_indexes(task)
-    dag_id, run_id = task.external_dag_id or ti.dag_id, task.external_run_id or ti.run_id
-    return [TaskKey(dag_id, run_id, str(task.external_task_id), number, installation) for number in numbers]
-
-
-def _map_indexes(task: GangTargets) -> list[int]:
-    indexes = [-1] if task.external_map_index is None else as_list(task.external_map_index)
-    try:
-        return [int(index) for index in indexes]
-    except (TypeError, ValueError):
-        what = f"is {task.external_map_index!r:.80}"
-        remedy = (
-            "Give a number or a list of numbers. A template gives text; for a list, set render_template_as_native_obj"
-        )
-        problem = Problem("external_map_index", what, remedy)
-        raise InvalidGangSpec((problem,)) from None

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.parameters.checks import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 OWN_NAMES: Final = {
     "cmds": "command",
@@ -95,8 +95,12 @@ NOT_NEEDED: Final = {
     "random_name_suffix": "Leave it out: the second try must find the gang of the first try by its name",
 }
 """What to do with the parameters that have no counterpart."""
+_TASK_OF_OTHERS: Final = (
+    "Give gangs the XCom gang of the task, or submission_ids; ExternalTaskSensor of Airflow waits for the task itself"
+)
 GONE: Final = {
     "log_storage": 'Leave it out: logs="all" copies the log of every rank, and Airflow\'s remote logging stores them',
+    **dict.fromkeys(("external_task_id", "external_dag_id", "external_run_id", "external_map_index"), _TASK_OF_OTHERS),
 }
 """What to write in place of a parameter that development versions had."""
 _THEIRS: Final = "is a parameter of Airflow's Kubernetes operators"
@@ -117,21 +121,25 @@ def parameters_of(operator: type) -> set[str]:
     return found - {"self"}
 
 
-def answer(name: str, known: Iterable[str], operator: str) -> Problem:
+def answer(name: str, known: Collection[str], operator: str) -> Problem:
     """Return what is wrong with a parameter that the operator does not have, and what to do."""
-    if own := OWN_NAMES.get(name):
-        return Problem(name, _THEIRS, f"Give {own}; docs/migrating.md lists the differences")
-    if path := POD_FIELDS.get(name):
-        return Problem(name, _THEIRS, f"Give pod_overrides with {path}")
-    if extra := CONNECTION.get(name):
-        return Problem(name, _THEIRS, f"Set the extra {extra} of the connection that kubernetes_conn_id names")
-    if remedy := NOT_NEEDED.get(name):
+    if "pod_overrides" in known and (remedy := _answer_to_theirs(name)):
         return Problem(name, _THEIRS, remedy)
     if remedy := GONE.get(name):
         return Problem(name, f"is not a parameter of {operator}", remedy)
     similar = difflib.get_close_matches(name, sorted(known), n=1, cutoff=SIMILAR_MIN)
     remedy = f"Did you mean {similar[0]}?" if similar else "docs/reference.md lists the parameters"
     return Problem(name, f"is not a parameter of {operator}", remedy)
+
+
+def _answer_to_theirs(name: str) -> str | None:
+    if own := OWN_NAMES.get(name):
+        return f"Give {own}; docs/migrating.md lists the differences"
+    if path := POD_FIELDS.get(name):
+        return f"Give pod_overrides with {path}"
+    if extra := CONNECTION.get(name):
+        return f"Set the extra {extra} of the connection that kubernetes_conn_id names"
+    return NOT_NEEDED.get(name)
 
 
 def refuse_unknown(operator: type, given: Iterable[str]) -> None:

@@ -16,11 +16,12 @@ from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSensorTimeou
 from airflow_provider_gangjobs.airflow_api.task_log import skip_with_never_fail
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
-from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
+from airflow_provider_gangjobs.exceptions import GangJobError, Problem, TrackingFailed
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
 from airflow_provider_gangjobs.parameters.checks import is_templated, is_whole_number, refuse, refuse_triggerer
+from airflow_provider_gangjobs.parameters.task_parameters import answers_to_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.awaited import NewestGangs, SelectedGang
-    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
@@ -43,13 +44,10 @@ OUTCOMES_WITHIN_S: Final = 300.0
 class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     """Wait for gangs that somebody else has submitted: another task, another DAG, or a program with a hook.
 
-    Exactly one of `gangs`, `submission_ids`, `external_task_id` and `selector` says which gangs. A gang may be
-    submitted after the sensor has started. If a task or submission id has several attempts, the newest one counts. The
-    sensor records the outcomes of the gangs, as the trigger of their own task does. It is responsible for none of
-    them: it claims, halts and deletes no gang, whatever happens to the sensor.
-
-    With `external_task_id`, the failure of a gang counts when its task has ended, because the task may submit another
-    gang until then.
+    Exactly one of `gangs`, `submission_ids` and `selector` says which gangs. A gang may be submitted after the sensor
+    has started. If a task or submission id has several attempts, the newest one counts. The sensor records the outcomes
+    of the gangs, as the trigger of their own task does. It is responsible for none of them: it claims, halts and
+    deletes no gang, whatever happens to the sensor.
 
     If the gangs cannot be read, a deferred sensor waits, and fails after some time with `TrackingFailed`. This says
     nothing about the gangs. With `deferrable=False`, the sensor looks again until its `timeout`, unless the API server
@@ -58,11 +56,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     :param gangs: Name of a Job, a reference with `namespace`, `name` and `uid` (such as the XCom `gang` of
         `GangJobOperator`, or its result with `wait_until="submitted"`), or a list of them. (templated)
     :param submission_ids: Id of a submission, as `GangJobHook.submit` takes it, or a list of ids. (templated)
-    :param external_task_id: Id of the task whose gang is awaited. (templated)
-    :param external_dag_id: Id of the DAG of this task. Defaults to the DAG of the sensor. (templated)
-    :param external_run_id: Id of the DAG run of this task. Defaults to the run of the sensor. (templated)
-    :param external_map_index: Map index of this task, or a list of map indexes. Defaults to an unmapped task.
-        (templated)
     :param selector: Label selector of Jobs, as in `kubectl get jobs --selector`. (templated)
     :param at_least: How many gangs the selector must select before the sensor counts them. Defaults to 1.
     :param namespace: Namespace of the gangs. Defaults to the namespace of the references or of the connection.
@@ -96,7 +89,8 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         refuse_triggerer(kwargs)
-        super().__init__(**kwargs)
+        with answers_to_unknown(GangJobSensor, kwargs):
+            super().__init__(**kwargs)
         self.selector = selector
         self.at_least = at_least
         self.until = until
@@ -110,47 +104,26 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait in the triggerer, or look every `poke_interval` seconds."""
-        self._require_known_dag(context["ti"])
         if self.deferrable:
             self._defer(context)
-        with self._naming_what_is_awaited(context["ti"]):
+        with self._naming_what_is_awaited():
             return super().execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the sensor. After its timeout, the error names what the sensor has waited for."""
-        with self._naming_what_is_awaited(context["ti"]), skip_with_never_fail(self):
+        with self._naming_what_is_awaited(), skip_with_never_fail(self):
             return super().resume_execution(next_method, next_kwargs, context)
 
-    def _require_known_dag(self, ti: Any) -> None:
-        """Check that Airflow has the DAG of `external_dag_id`. A DAG that cannot be asked for is not refused.
-
-        Raises:
-            InvalidGangSpec: Airflow has no such DAG.
-        """
-        dag_id = self.external_dag_id
-        if self.external_task_id is None or dag_id in (None, ti.dag_id):
-            return
-        from airflow_provider_gangjobs.airflow_api.task_state import is_dag_known
-
-        if is_dag_known(ti, dag_id, self.log) is False:
-            problem = Problem("external_dag_id", f"is {dag_id!r}, and Airflow has no such DAG", "Give the id of a DAG")
-            raise InvalidGangSpec((problem,))
-
     @contextmanager
-    def _naming_what_is_awaited(self, ti: Any) -> Iterator[None]:
+    def _naming_what_is_awaited(self) -> Iterator[None]:
         try:
             yield
         except AirflowSensorTimeout as late:
-            raise AirflowSensorTimeout(f"{late} The sensor has waited for {self._awaited(ti)}") from late
+            raise AirflowSensorTimeout(f"{late} The sensor has waited for {self._awaited()}") from late
 
-    def _awaited(self, ti: Any) -> str:
+    def _awaited(self) -> str:
         """Return which gangs the sensor waits for, for people."""
-        if self.external_task_id is not None:
-            tasks = target_gangs.external_tasks(self, ti, installation="")
-            first, more = tasks[0], f" and {len(tasks) - 1} more map indexes" if len(tasks) > 1 else ""
-            index = f", map index {first.map_index}" if first.map_index >= 0 else ""
-            what = f"the gang of task {first.dag_id}.{first.task_id} in run {first.run_id}{index}{more}"
-        elif self.selector is not None:
+        if self.selector is not None:
             what = f"{self.at_least} or more gangs with the labels {self.selector}"
         else:
             given = self.gangs if self.gangs is not None else self.submission_ids
@@ -161,7 +134,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 
         hook, config = self._connect()
-        args = self._args(context, hook, config)
+        args = self._args(hook, config)
         limit = sensor_timeout(self.timeout, self.execution_timeout)
         self.defer(trigger=GangSelectionTrigger(**args.to_kwargs()), method_name="execute_complete", timeout=limit)
 
@@ -176,8 +149,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
         answer = Answer(event["status"])
-        if answer is Answer.IMPOSSIBLE:
-            raise InvalidGangSpec(tuple(Problem(**problem) for problem in event["problems"]))
         events = [GangEvent.from_payload(gang) for gang in event["gangs"]]
         hook, config = self._connect()
         return self._finish(hook, config, answer, events, event["message"])
@@ -187,14 +158,14 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
         Raises:
             GangJobError: a gang failed.
-            InvalidGangSpec: a parameter is invalid, or names a task instance that does not exist in its DAG run.
+            InvalidGangSpec: a parameter is invalid.
             ClusterError: the API server refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
         from airflow_provider_gangjobs.gang.awaited import Answer, NewestGangs, WaitFor, decide_wait
 
         hook, config = self._connect()
-        args = self._args(context, hook, config)
+        args = self._args(hook, config)
         try:
             found = hook.call(lambda service: service.find_gangs(args.selection), config=config)
         except ClusterError as error:
@@ -205,18 +176,10 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         self._newest = self._newest or NewestGangs()
         found = self._newest.update(found)
         answers = [self._answer(config, args, gang) for gang in found.values()]
-        answers = [
-            self._answer_of_task(each, gang.ref, args.tasks_by_key.get(key), context["ti"])
-            for each, (key, gang) in zip(answers, found.items(), strict=True)
-        ]
         answer = decide_wait(answers, WaitFor(self.wait_for))
         done = sum(each is Answer.MET for each in answers)
         self.log.info("%d of %d gangs are %s", done, len(answers), self.until)
         if answer in (Answer.WAITING, Answer.UNKNOWN):
-            tasks = args.tasks_by_key
-            self._explain_missing(
-                [tasks[key] for key in found if key in tasks and found[key].ref is None], context["ti"]
-            )
             return PokeReturnValue(False)
         events = [self._events[gang.ref] for gang in found.values() if gang.ref in self._events]
         return PokeReturnValue(True, self._finish(hook, config, answer, events, ""))
@@ -241,34 +204,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             self._events[gang.ref] = build_event(gang.ref, Status.RUNNING, phase)
         event_of_gang = self._events.get(gang.ref)
         return Answer.WAITING if event_of_gang is None else answer_of(event_of_gang.status, Until(self.until))
-
-    def _answer_of_task(self, answer: Any, ref: GangRef | None, task: TaskKey | None, ti: Any) -> Any:
-        """Return what is known about a gang. The failure of a task's gang counts when the task has ended."""
-        from airflow_provider_gangjobs.airflow_api.task_state import read_state
-        from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import answer_of_failure
-        from airflow_provider_gangjobs.gang.awaited import is_failure
-
-        if ref not in self._events or not is_failure(self._events[ref].status) or task is None:
-            return answer
-        answer, note = answer_of_failure(answer, task, read_state(task, ti.get_task_states, self.log))
-        if note:
-            self.log.warning("%s", note)
-        return answer
-
-    def _explain_missing(self, tasks: Sequence[TaskKey], ti: Any) -> None:
-        """Log why the tasks have no gang, as far as Airflow knows.
-
-        Raises:
-            InvalidGangSpec: a task instance does not exist, and its DAG run does.
-        """
-        from airflow_provider_gangjobs.airflow_api.task_state import explain_missing_gangs, read_instances, task_name
-
-        by_name = {task_name(task): task for task in tasks}
-        instances = {
-            name: read_instances(task, ti.get_task_states, ti.get_dr_count, self.log) for name, task in by_name.items()
-        }
-        for note in explain_missing_gangs(tasks, instances):
-            self.log.warning("%s", note)
 
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
@@ -295,8 +230,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     def _is_for_one(self) -> bool:
         if self.selector is not None:
             return False
-        if self.external_task_id is not None:
-            return self.external_map_index is None or target_gangs.is_one(self.external_map_index)
         return target_gangs.is_one(self.gangs if self.gangs is not None else self.submission_ids)
 
     def _connect(self) -> tuple[GangJobHook, ClusterConfig]:
@@ -305,24 +238,20 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         hook = GangJobHook(self.kubernetes_conn_id)
         return hook, hook.config()
 
-    def _args(self, context: Context, hook: GangJobHook, config: ClusterConfig) -> SelectionArgs:
+    def _args(self, hook: GangJobHook, config: ClusterConfig) -> SelectionArgs:
         from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
 
         refuse(self._selector_problems())
         more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
-        selection = target_gangs.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
-        is_by_task = self.external_task_id is not None
+        selection = target_gangs.read_selection(self, default_namespace=config.namespace, **more)
         if not (selection.names or selection.digests or selection.selector):
-            name = "external_map_index" if is_by_task else "submission_ids"
-            refuse((Problem(name, "is empty", "Skip the sensor if there is nothing to wait for"),))
-        tasks = target_gangs.external_tasks(self, context["ti"], installation="") if is_by_task else None
+            refuse((Problem("submission_ids", "is empty", "Skip the sensor if there is nothing to wait for"),))
         return SelectionArgs(
             **{**asdict(selection), "digests": [list(digests) for digests in selection.digests] or None},
             kubernetes_conn_id=self.kubernetes_conn_id,
             until=self.until,
             wait_for=self.wait_for,
             must_exist=bool(hook.exists),
-            tasks=None if tasks is None else [dict(task.to_mapping()) for task in tasks],
         )
 
     def _check(self, results: Results | str) -> None:
@@ -333,7 +262,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         """
         from airflow_provider_gangjobs.gang.spec import validate_choices
 
-        kinds = ("gangs", "submission_ids", "external_task_id", "selector")
+        kinds = ("gangs", "submission_ids", "selector")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
         target_gangs.require_readable(self)
         problems = [

@@ -49,7 +49,7 @@ class GangSelectionTrigger(SensorTrigger):
 
     async def wait(self) -> dict[str, Any]:
         """Wait for the gangs, and return the payload of the event."""
-        return await wait_for_selected(self.args, self.log, can_ask=self.task_instance is not None)
+        return await wait_for_selected(self.args, self.log)
 
 
 __all__ = ["GangSelectionTrigger", "SensorTrigger"]

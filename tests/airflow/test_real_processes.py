@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tests.airflow.airflow_home import AirflowHome
-    from tests.airflow.api import Api, DagRun
+    from tests.airflow.api import Api
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
@@ -164,27 +164,11 @@ def lines_of_rank_0(log: str) -> list[int]:
     return [int(number) for number in re.findall(r"\[rank 0\] line (\d+)", log)]
 
 
-@pytest.mark.parametrize(
-    ("task_id", "why"),
-    [
-        ("text", "the text of a dict. Give the XCom itself"),
-        ("unknown", "of DAG sensors has no such task. Give the id of a task"),
-        ("without_index", "task sensors.mapped is mapped, with the map indexes 0 to 1. Give a map index"),
-    ],
-)
 def test_sensor_whose_parameters_select_no_gang_says_so_in_the_last_line_of_its_log(
-    sensors: DagRun, connected: AirflowHome, task_id: str, why: str
+    api: Api, connected: AirflowHome
 ) -> None:
-    assert sensors.task(task_id)["state"] == "failed"
-    assert why in last_message(connected.worker_log("sensors", task_id))
-
-
-@pytest.fixture(scope="module")
-def sensors(api: Api) -> DagRun:
-    """A run of sensors that wait for no gang."""
-    run = api.trigger("sensors")
-    run.wait()
-    return run
+    assert api.trigger("sensors").wait() == "failed"
+    assert "the text of a dict. Give the XCom itself" in last_message(connected.worker_log("sensors", "text"))
 
 
 def test_reason_of_a_failed_gang_is_the_last_line_of_the_log_and_stands_there_once(

@@ -18,8 +18,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
-from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
-from airflow_provider_gangjobs.triggers import gang_job, job_set, sensor
+from airflow_provider_gangjobs.triggers import gang_job, sensor
 from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
@@ -76,18 +75,13 @@ def test_an_earlier_wait_that_was_too_long_does_not_fail_the_second_try(task: Ta
     assert len(train.jobs) == 1
 
 
-@pytest.mark.parametrize("kind", ["gangs", "JobSet"])
-def test_a_sensor_looks_again(connection: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_sensor_looks_again(connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with DAG("d", schedule=None):
-        waiting: Any = (
-            GangJobSensor(task_id="wait", gangs="a", kubernetes_conn_id=connection)
-            if kind == "gangs"
-            else JobSetSensor(task_id="wait", job_set="a", kubernetes_conn_id=connection)
-        )
+        waiting = GangJobSensor(task_id="wait", gangs="a", kubernetes_conn_id=connection)
     looks: list[Any] = []
     monkeypatch.setattr(type(waiting), "execute", lambda self, context: looks.append(context))
     gang = build_event(GangRef("default", "a", "u"), Status.SUCCEEDED, Phase.SUCCEEDED).to_payload()
-    payload = {"v": 1, "status": "met", "message": "", "gangs": [gang]} if kind == "gangs" else gang
+    payload = {"v": 1, "status": "met", "message": "", "gangs": [gang]}
     first, second = (SimpleNamespace(id=uuid4()) for _ in range(2))
 
     waiting.execute_complete({"ti": second}, with_task_instance(payload, first))
@@ -102,7 +96,6 @@ TRIGGERS: dict[str, tuple[str, str, Any]] = {
         gang_job.PreviousGangTrigger,
     ),
     "selected gangs": ("triggers.sensor.wait_for_selected", "selection", sensor.GangSelectionTrigger),
-    "JobSet": ("triggers.job_set.wait_for_job_set", "gang", job_set.JobSetTrigger),
 }
 
 

@@ -89,7 +89,6 @@ def test_gangs_that_begin_while_the_tracking_is_imported_wait_for_the_import() -
         "gang_job.GangJobTrigger",
         pytest.param("gang_job.PreviousGangTrigger", marks=pytest.mark.slow),
         pytest.param("sensor.GangSelectionTrigger", marks=pytest.mark.slow),
-        pytest.param("job_set.JobSetTrigger", marks=pytest.mark.slow),
     ],
 )
 def test_first_trigger_imports_client_libraries_in_threads(trigger: str, connection: str) -> None:

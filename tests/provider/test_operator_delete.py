@@ -165,6 +165,7 @@ def names(embedded: Any, selector: str) -> list[str]:
     [
         ({}, "gangs: are all missing. Give exactly one of gangs, submission_ids, external_task_id"),
         ({"gangs": 3}, r"gangs\[0\]: is 3. Give the name of a Job"),
+        ({"external_task_id": "a", "external_map_index": "x"}, "external_map_index: is 'x'"),
         ({"gangs": "a", "pods_gone_within": 0}, "pods_gone_within: is 0, not a positive duration"),
     ],
 )

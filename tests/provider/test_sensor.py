@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -13,9 +12,6 @@ from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import DRCount, ErrorResponse, GetDRCount, GetTaskStates, TaskStatesResult
 from kubernetes.client import V1Job
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
@@ -25,22 +21,19 @@ from airflow_provider_gangjobs.airflow_api.exceptions import (
     AirflowSkipException,
     TaskDeferred,
 )
-from airflow_provider_gangjobs.attempt.triggerer import gang_wait, sensor_wait
+from airflow_provider_gangjobs.attempt.triggerer import gang_wait
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import (
-    SelectionArgs,
     selection_payload,
-    wait_for_selected,
 )
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, GangFailed, InvalidGangSpec, JobDeleted, TrackingFailed
 from airflow_provider_gangjobs.gang.awaited import Answer
-from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.identity import GangRef, OperationKey, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
-from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
@@ -48,7 +41,7 @@ from tests.provider.task_runner import run_serialized_trigger
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from gangjobs_sandbox.thread import SandboxThread
@@ -72,8 +65,8 @@ class Gangs:
         self.run = uuid4().hex
         self.refs: list[GangRef] = []
 
-    def submit(self, command: list[str], *, task: str = "train", map_index: int = -1, **spec: Any) -> GangRef:
-        key = TaskKey("d", self.run, task, map_index, installation_id())
+    def submit(self, command: list[str], *, task: str = "train", submission: str = "", **spec: Any) -> GangRef:
+        key = OperationKey(submission) if submission else TaskKey("d", self.run, task, -1, installation_id())
         described = GangSpec(image="i", command=command, workers=2, resources={"cpu": "100m"}, **spec)
         self.refs.append(self.hook.submit(described, key=key, claim="somebody").ref)
         return self.refs[-1]
@@ -87,69 +80,12 @@ def gangs(connection: str) -> Iterator[Gangs]:
         gangs.hook.delete(ref)
 
 
-class Airflow:
-    """Answers questions about the state of task `train`.
-
-    Attributes:
-        state: the answer; an exception is raised.
-        states: the states by the name of the task instance, in place of `state`.
-        runs: the number of DAG runs with the id of the sensor's run.
-        all_runs: the number of DAG runs; `None` for `runs`.
-        at_first_question: called before the first answer.
-        questions: how often it was asked for states.
-    """
-
-    def __init__(self) -> None:
-        self.state: str | Exception | None = None
-        self.states: dict[str, str | None] | None = None
-        self.runs = 1
-        self.all_runs: int | None = None
-        self.get_dag: Callable[[str], Any] = lambda dag_id: None
-        self.at_first_question: Callable[[], Any] = lambda: None
-        self.questions = 0
-
-    def get_task_states(self, *, run_ids: list[str], task_ids: list[str], **_: Any) -> dict[str, Any]:
-        self.questions += 1
-        call, self.at_first_question = self.at_first_question, lambda: None
-        call()
-        if isinstance(self.state, Exception):
-            raise self.state
-        if self.states is not None:
-            return {run_ids[0]: self.states} if self.states else {}
-        return {run_ids[0]: {task_ids[0]: self.state}}
-
-    def get_dr_count(self, *, run_ids: list[str] | None = None, **_: Any) -> int:
-        return self.runs if run_ids or self.all_runs is None else self.all_runs
-
-    def send(self, message: GetTaskStates | GetDRCount) -> TaskStatesResult | DRCount:
-        """Answer the request of a trigger, in place of `SUPERVISOR_COMMS`."""
-        if isinstance(message, GetDRCount):
-            return DRCount(count=self.get_dr_count(run_ids=message.run_ids))
-        assert message.run_ids
-        assert message.task_ids
-        return TaskStatesResult(task_states=self.get_task_states(run_ids=message.run_ids, task_ids=message.task_ids))
-
-
-@pytest.fixture
-def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    """Replace the connection of the tests to Airflow's API server by these answers."""
-    airflow = Airflow()
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
-    return airflow
-
-
-def run_sensor(connection: str, run: str = "r", airflow: Airflow | None = None, **parameters: Any) -> Any:
-    """Run a sensor to its end, in the triggerer or by pokes, and return its value.
-
-    :param airflow: Answers questions about the states of tasks. Without it, a trigger has no task instance.
-    """
+def run_sensor(connection: str, **parameters: Any) -> Any:
+    """Run a sensor to its end, in the triggerer or by pokes, and return its value."""
     known: dict[str, Any] = {"kubernetes_conn_id": connection, "poke_interval": 0.2, "timeout": 300, **parameters}
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", **known)
-    ti = SimpleNamespace(id="ti", dag_id="d", run_id=run, task_id="wait", map_index=-1)
-    answers = airflow or Airflow()
-    ti.get_task_states, ti.get_dr_count = answers.get_task_states, answers.get_dr_count
-    ti.get_dag = answers.get_dag
+    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
     context: Any = {"ti": ti}
     if not sensor.deferrable:
         return sensor.execute(context)
@@ -158,7 +94,7 @@ def run_sensor(connection: str, run: str = "r", airflow: Airflow | None = None, 
     left = raised.value
     assert left.timeout.total_seconds() == 300
     path, kwargs = left.trigger.serialize()
-    event = run_serialized_trigger(path, json.loads(json.dumps(kwargs)), task_instance=airflow and ti)
+    event = run_serialized_trigger(path, json.loads(json.dumps(kwargs)))
     return sensor.resume_execution(left.method_name, {"event": event}, context)
 
 
@@ -190,17 +126,16 @@ async def is_watching() -> None:
 
 
 @EACH_WAY_LATER
-@pytest.mark.parametrize("by", ["name", "reference", "task", "selector"])
+@pytest.mark.parametrize("by", ["name", "reference", "selector"])
 def test_gang_is_found_by(by: str, gangs: Gangs, connection: str, deferrable: bool) -> None:
     ref = gangs.submit(QUICK, labels={"run": gangs.run[:20]})
     selection: dict[str, Any] = {
         "name": {"gangs": ref.name, "namespace": ref.namespace},
         "reference": {"gangs": {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}},
-        "task": {"external_task_id": "train"},
         "selector": {"selector": f"run={gangs.run[:20]}"},
     }[by]
 
-    value = run_sensor(connection, gangs.run, deferrable=deferrable, **selection)
+    value = run_sensor(connection, deferrable=deferrable, **selection)
 
     reached = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "status": "succeeded"}
     assert value == ([reached] if by == "selector" else reached)
@@ -271,15 +206,10 @@ def retried(task: TaskMaker) -> Task:
 
 
 @EACH_WAY_LATER
-@pytest.mark.parametrize(
-    "selection", [{"external_task_id": "train"}, {"selector": "team=vision"}], ids=["task", "selector"]
-)
-def test_gang_of_the_newest_try_of_a_task_is_awaited(
-    retried: Task, connection: str, selection: dict[str, str], deferrable: bool
-) -> None:
-    value = run_sensor(connection, retried.run_id, until="running", deferrable=deferrable, **selection)
+def test_gang_of_the_newest_try_of_a_task_is_awaited(retried: Task, connection: str, deferrable: bool) -> None:
+    value = run_sensor(connection, until="running", deferrable=deferrable, selector="team=vision")
 
-    (found,) = [value] if isinstance(value, dict) else value
+    (found,) = value
     assert (found["name"], found["status"]) == (name_of_try(retried, 2), "running")
 
 
@@ -287,88 +217,6 @@ def test_gang_of_the_newest_try_of_a_task_is_awaited(
 def test_gang_of_an_earlier_try_is_awaited_by_its_name(retried: Task, connection: str, deferrable: bool) -> None:
     with pytest.raises(AppFailed, match="exited with code 3"):
         run_sensor(connection, gangs=name_of_try(retried, 1), deferrable=deferrable)
-
-
-RETRIED = f'test "$GANG_ATTEMPT" = 0 && exit 3; {QUICK[-1]}'
-
-
-@EACH_WAY
-@pytest.mark.parametrize(
-    ("state", "until"),
-    [
-        pytest.param("up_for_retry", "succeeded", id="retried"),
-        pytest.param("up_for_retry", "ended", id="retried, and each end counts"),
-        pytest.param(None, "succeeded", id="cleared", marks=pytest.mark.slow),
-        pytest.param(ConnectionError(), "succeeded", id="unknown", marks=pytest.mark.slow),
-    ],
-)
-def test_sensor_awaits_the_next_try_of_a_task_that_has_not_ended(
-    task: TaskMaker, connection: str, airflow: Airflow, deferrable: bool, state: str | Exception | None, until: str
-) -> None:
-    train = task(RETRIED, on_finish="keep")
-    with pytest.raises(AppFailed):
-        train.execute()
-    airflow.state, airflow.at_first_question = state, train.execute
-
-    what = {"external_task_id": "train", "results": "rank0", "until": until}
-    value = run_sensor(connection, train.run_id, airflow=airflow, deferrable=deferrable, **what)
-
-    assert value == {"rank": 0}
-
-
-@EACH_WAY
-@pytest.mark.parametrize("state", ["failed", pytest.param("upstream_failed", marks=pytest.mark.slow)])
-def test_failure_counts_when_the_task_has_ended(
-    gangs: Gangs, connection: str, airflow: Airflow, deferrable: bool, state: str
-) -> None:
-    gangs.submit(FAILING)
-    airflow.state = state
-    with pytest.raises(AppFailed, match="exited with code 3"):
-        run_sensor(connection, gangs.run, airflow=airflow, external_task_id="train", deferrable=deferrable)
-
-
-@EACH_WAY
-@pytest.mark.parametrize("state", ["failed", "success"])
-def test_failed_gang_of_a_task_that_has_ended_has_ended(
-    gangs: Gangs, connection: str, airflow: Airflow, deferrable: bool, state: str
-) -> None:
-    gangs.submit(FAILING)
-    airflow.state = state
-    value = run_sensor(
-        connection, gangs.run, airflow=airflow, external_task_id="train", until="ended", deferrable=deferrable
-    )
-    assert value["status"] == "failed"
-
-
-async def test_states_of_the_instances_of_a_task_are_asked_for_together(airflow: Airflow) -> None:
-    keys = [TaskKey("d", "r", "train", index) for index in range(60)]
-    airflow.states = {f"train_{key.map_index}": "up_for_retry" for key in keys}
-    digests, tasks = [list(key.digests) for key in keys], [dict(key.to_mapping()) for key in keys]
-    args = SelectionArgs(kubernetes_conn_id="c", namespace="n", digests=digests, tasks=tasks)
-    wait = sensor_wait._SelectionWait(args, logging.getLogger(__name__), args.tasks_by_key)
-    for digest in args.tasks_by_key:
-        ref, ended = GangRef("n", digest, "u"), asyncio.create_task(asyncio.sleep(0))
-        wait._followed[digest] = ref, ended  # type: ignore[assignment]
-        wait.events[digest] = build_event(ref, Status.FAILED, Phase.FAILED)
-
-    answer, _, _ = await wait._look(SimpleNamespace(find=dict))  # type: ignore[arg-type]
-
-    assert (answer, airflow.questions) == (Answer.WAITING, 1)
-
-
-def test_failed_gang_of_a_task_that_has_succeeded_does_not_fail_the_sensor(
-    gangs: Gangs, connection: str, airflow: Airflow
-) -> None:
-    gangs.submit(FAILING)
-    airflow.state = "success"
-    with pytest.raises(TrackingFailed, match=r'has succeeded, and the newest .* Set on_finish="keep"'):
-        run_sensor(connection, gangs.run, airflow=airflow, external_task_id="train", deferrable=True)
-
-
-def test_failure_counts_where_no_triggerer_can_ask_airflow(gangs: Gangs, connection: str) -> None:
-    gangs.submit(FAILING)
-    with pytest.raises(AppFailed, match="exited with code 3"):
-        run_sensor(connection, gangs.run, external_task_id="train", deferrable=True)
 
 
 @EACH_WAY_LATER
@@ -399,15 +247,15 @@ def test_gang_that_was_deleted_fails_the_sensor(gangs: Gangs, connection: str, d
 def test_success_counts_after_its_job_is_deleted_where_the_job_of_an_earlier_failure_stays(
     gangs: Gangs, connection: str, deferrable: bool, ended: list[Status]
 ) -> None:
-    failed = gangs.submit(FAILING, map_index=0)
+    ids = [f"{gangs.run}-{number}" for number in range(2)]
+    failed = gangs.submit(FAILING, submission=ids[0])
     wait_for("the failure", lambda: not gangs.hook.call(lambda service: service.is_live(failed)))
-    succeeded = gangs.submit(QUICK, map_index=0)
-    selection = {"external_task_id": "train", "external_map_index": [0, 1], "deferrable": deferrable}
+    succeeded = gangs.submit(QUICK, submission=ids[0])
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(run_sensor, connection, gangs.run, **selection)
+        waiting = threads.submit(run_sensor, connection, submission_ids=ids, deferrable=deferrable)
         wait_for("the first success", lambda: Status.SUCCEEDED in ended)
         gangs.hook.delete(succeeded)
-        last = gangs.submit(QUICK, map_index=1)
+        last = gangs.submit(QUICK, submission=ids[1])
 
         assert [found["uid"] for found in waiting.result()] == [succeeded.uid, last.uid]
 
@@ -428,120 +276,7 @@ def test_outcomes_are_recorded_and_the_claim_stays(
     assert not any("gangjobs.airflow/harvest" in pod["metadata"].get("finalizers", ()) for pod in pods)
 
 
-@EACH_WAY
-@pytest.mark.parametrize(
-    ("states", "map_index", "message"),
-    [
-        ({}, None, "external_task_id: is 'train', and run .* of DAG d has no such task"),
-        ({"train_0": "running", "train_1": None}, None, "external_map_index: is missing, .* map indexes 0 to 1"),
-        ({"train_0": "running", "train_1": None}, [0, 7], "external_map_index: is 7, .* map indexes 0 to 1"),
-    ],
-    ids=["no such task", "mapped", "no such map index"],
-)
-def test_task_instance_that_does_not_exist_is_refused(
-    connection: str,
-    airflow: Airflow,
-    deferrable: bool,
-    states: dict[str, str | None],
-    map_index: list[int] | None,
-    message: str,
-) -> None:
-    airflow.states = states
-    with pytest.raises(AirflowFailException, match=message):
-        run_sensor(
-            connection,
-            uuid4().hex,
-            airflow=airflow,
-            external_task_id="train",
-            external_map_index=map_index,
-            deferrable=deferrable,
-        )
-
-
-@pytest.mark.parametrize(
-    ("states", "runs", "all_runs", "note"),
-    [
-        ({}, 0, 3, "Airflow has no run r of DAG d, and the sensor waits for it"),
-        ({}, 0, 0, "Airflow has no run of a DAG d. Check external_dag_id, unless its first run is to come"),
-        ({"train": "upstream_failed"}, 1, 1, "Task d.train has ended (upstream_failed), and has no gang"),
-        ({"train": "scheduled"}, 1, 1, ""),
-    ],
-    ids=["no run", "no DAG", "ended", "not begun"],
-)
-@in_virtual_time
-async def test_sensor_says_within_a_minute_why_a_task_has_no_gang(
-    connection: str,
-    airflow: Airflow,
-    caplog: pytest.LogCaptureFixture,
-    states: dict[str, str | None],
-    runs: int,
-    all_runs: int,
-    note: str,
-) -> None:
-    airflow.states, airflow.runs = {"train": None}, 1
-    key = TaskKey("d", "r", "train")
-    args = SelectionArgs(
-        kubernetes_conn_id=connection,
-        namespace="default",
-        digests=[list(key.digests)],
-        tasks=[dict(key.to_mapping())],
-    )
-    waiting = asyncio.create_task(wait_for_selected(args, logging.getLogger(__name__)))
-    await asyncio.sleep(1)
-    airflow.states, airflow.runs, airflow.all_runs = states, runs, all_runs
-    await asyncio.sleep(60)
-    for _ in range(600):  # virtual time passes while the API server of this test, which is real, answers
-        if "submitted" in caplog.text and note in caplog.text:
-            break
-        await asyncio.sleep(1)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    await informers().aclose()
-
-    said = [
-        line.message.partition("are submitted")[2].removeprefix(". ")
-        for line in caplog.records
-        if "submitted" in line.message
-    ]
-    assert said[-1].startswith(note)
-    assert bool(said[-1]) == bool(note)
-
-
-class UnknownDag:
-    """The answer of Airflow's API server to a question about a DAG."""
-
-    def __init__(self, status_code: int) -> None:
-        self.status_code = status_code
-
-    def __call__(self, dag_id: str) -> None:
-        detail = {"status_code": self.status_code, "message": dag_id}
-        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail))
-
-
-@EACH_WAY
-def test_dag_that_does_not_exist_is_refused_at_once(connection: str, airflow: Airflow, deferrable: bool) -> None:
-    airflow.get_dag = UnknownDag(404)
-    with pytest.raises(AirflowFailException, match="external_dag_id: is 'trian', and Airflow has no such DAG"):
-        run_sensor(
-            connection, airflow=airflow, external_dag_id="trian", external_task_id="train", deferrable=deferrable
-        )
-
-
-def test_dag_that_cannot_be_asked_for_is_not_refused(connection: str, airflow: Airflow) -> None:
-    airflow.get_dag = UnknownDag(500)
-    with pytest.raises(AirflowSensorTimeout):
-        run_sensor(
-            connection,
-            airflow=airflow,
-            external_dag_id="other",
-            external_task_id="train",
-            deferrable=False,
-            timeout=0.1,
-        )
-
-
 AWAITED = {
-    "task": ({"external_task_id": "train", "external_map_index": 3}, "the gang of task d.train in run r, map index 3"),
     "gang": ({"gangs": "train-0"}, "gang 'train-0', until succeeded"),
     "submission": ({"submission_ids": ["a", "b"]}, "submission ['a', 'b'], until succeeded"),
     "selector": ({"selector": "team=a"}, "1 or more gangs with the labels team=a, until succeeded"),
@@ -549,12 +284,9 @@ AWAITED = {
 
 
 @pytest.mark.parametrize(("selection", "named"), AWAITED.values(), ids=AWAITED)
-def test_timeout_names_what_the_sensor_has_waited_for(
-    connection: str, airflow: Airflow, selection: dict[str, Any], named: str
-) -> None:
-    airflow.states = {"train_3": "scheduled"}
+def test_timeout_names_what_the_sensor_has_waited_for(connection: str, selection: dict[str, Any], named: str) -> None:
     with pytest.raises(AirflowSensorTimeout, match=re.escape(f"The sensor has waited for {named}")):
-        run_sensor(connection, airflow=airflow, deferrable=False, timeout=0.1, **selection)
+        run_sensor(connection, deferrable=False, timeout=0.1, **selection)
 
 
 def test_timeout_of_a_deferred_sensor_names_what_it_has_waited_for(connection: str) -> None:
@@ -579,13 +311,10 @@ RENDERED = {
     [
         *(({"gangs": text}, message) for text, message in RENDERED.items()),
         ({"submission_ids": "None"}, "the text of None. Give the XCom itself"),
-        ({"external_task_id": "None"}, "the text of None. Give the id of a task"),
-        ({"external_task_id": "fit", "external_map_index": "[0, 1]"}, "render_template_as_native_obj"),
         ({"selector": "None"}, "selector: is 'None'"),
         ({"gangs": "a", "namespace": "None"}, "namespace: 'None' may only have"),
         ({"gangs": None}, "gangs: has the value None in this run"),
         ({"submission_ids": []}, "submission_ids: is empty"),
-        ({"external_task_id": "fit", "external_map_index": []}, "external_map_index: is empty"),
     ],
 )
 def test_template_that_rendered_to_no_gang_is_refused(
@@ -675,7 +404,6 @@ def test_sensor_that_never_fails_is_skipped_when_it_is_resumed() -> None:
         ({"gangs": [V1Job()]}, r"gangs\[0\]: is a V1Job. Give the name of a Job"),
         ({"gangs": []}, "gangs: is empty"),
         ({"submission_ids": ["a", ""]}, r"submission_ids\[1\]: is ''"),
-        ({"external_task_id": "fit", "external_map_index": "all"}, "external_map_index: is 'all'"),
     ],
 )
 def test_parameter_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], message: str) -> None:
@@ -684,11 +412,12 @@ def test_parameter_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: d
 
 
 @pytest.mark.parametrize("name", ["start_from_trigger", "end_from_trigger"])
-@pytest.mark.parametrize(
-    ("kind", "target"), [(GangJobSensor, {"gangs": "train-0"}), (JobSetSensor, {"job_set": "fit"})]
-)
-def test_sensor_that_wants_no_worker_is_refused_with_the_reason(
-    kind: type[Any], target: dict[str, str], name: str
-) -> None:
+def test_sensor_that_wants_no_worker_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(InvalidGangSpec, match=f"{name}: is a parameter of tasks that run a gang, and only a worker"):
-        kind(task_id="wait", **target, **{name: True})
+        GangJobSensor(task_id="wait", gangs="train-0", **{name: True})
+
+
+@pytest.mark.parametrize("name", ["external_task_id", "external_dag_id", "external_run_id", "external_map_index"])
+def test_parameter_of_the_sensor_for_tasks_is_answered(name: str) -> None:
+    with pytest.raises(InvalidGangSpec, match=f"{name}: is not a parameter of GangJobSensor. Give gangs the XCom gang"):
+        GangJobSensor(task_id="wait", gangs="train-0", **{name: "train"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from airflow_provider_gangjobs.gang.awaited import (
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.parameters.target_gangs import external_tasks, read_gangs
+from airflow_provider_gangjobs.parameters.target_gangs import read_gangs
 
 MET, FAILED, WAITING, UNKNOWN = Answer.MET, Answer.FAILED, Answer.WAITING, Answer.UNKNOWN
 
@@ -141,11 +140,6 @@ def test_references_of_xcoms_and_names_are_read() -> None:
 def test_gangs_that_are_no_references_are_refused(gangs: Any, message: str) -> None:
     with pytest.raises(InvalidGangSpec, match=message):
         read_gangs(gangs, "default")
-
-
-def test_map_index_that_is_no_number_is_refused() -> None:
-    with pytest.raises(InvalidGangSpec, match="external_map_index: is 'x'"):
-        external_tasks(SimpleNamespace(external_map_index="x"), None, "")
 
 
 def made_at(second: int, name: str, attempt: int = 0) -> SelectedGang:

@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperato
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.unknown_parameters import OWN_NAMES
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
-from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 from gangjobs_sandbox.cluster import SandboxConfig
 from tests.guarantees.checkers import Guarantee
 
@@ -64,7 +63,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
 
 
-@pytest.mark.parametrize("kind", [GangJobOperator, GangJobDeleteOperator, GangJobSensor, JobSetSensor])
+@pytest.mark.parametrize("kind", [GangJobOperator, GangJobDeleteOperator, GangJobSensor])
 def test_every_parameter_is_in_the_reference_once(kind: type[Any]) -> None:
     listed = [name for owner, name in listed_parameters(ROOT / "docs/reference.md") if owner == kind.__name__]
     described = re.findall(r"^:param (\w+):", inspect.getdoc(kind) or "", flags=re.MULTILINE)
@@ -103,7 +102,6 @@ NAMED: dict[str, type[Any]] = {
         GangJobOperator,
         GangJobDeleteOperator,
         GangJobSensor,
-        JobSetSensor,
         GangSpec,
         Rendezvous,
         SandboxConfig,

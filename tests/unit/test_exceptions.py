@@ -18,9 +18,6 @@ from airflow_provider_gangjobs.exceptions import (
     InvalidGangSpec,
     JobDeleted,
     JobReplaced,
-    JobSetDeleted,
-    JobSetFailed,
-    JobSetUnavailable,
     LedgerUnavailable,
     OutcomesMissing,
     Preempted,
@@ -183,38 +180,6 @@ EXAMPLES = [
         ),
     ),
     (
-        JobSetFailed("ml/a", "FailedJobs", "Job a-w-0 failed first"),
-        "JobSet ml/a failed (FailedJobs). Job a-w-0 failed first.",
-    ),
-    (
-        JobSetDeleted("ml/a"),
-        (
-            "JobSet ml/a was deleted before its end was seen. "
-            "Find out who deleted the JobSet: a user, its ttlSecondsAfterFinished, or a clean-up of the namespace."
-        ),
-    ),
-    (
-        JobSetDeleted("ml/a", "u2"),
-        (
-            "JobSet ml/a was replaced by another JobSet (uid u2) before its end was seen. "
-            "Find out who deleted the JobSet: a user, its ttlSecondsAfterFinished, or a clean-up of the namespace."
-        ),
-    ),
-    (
-        JobSetUnavailable("ml/a", "403 Forbidden"),
-        (
-            "JobSet ml/a could not be read. 403 Forbidden. "
-            "The service account of the connection needs get, list and watch on jobsets of jobset.x-k8s.io."
-        ),
-    ),
-    (
-        JobSetUnavailable("ml/a", "The cluster has none", is_served=False),
-        (
-            "JobSet ml/a could not be read. The cluster has none. "
-            "Install the JobSet controller, or check that the connection is of the right cluster."
-        ),
-    ),
-    (
         ResultTooLarge("ml/a", 0, 4096),
         (
             "Rank 0 of gang ml/a wrote a result of 4096 bytes or more; the limit is 4095 bytes. "
@@ -297,7 +262,6 @@ def test_errors_that_must_repeat_are_not_retryable():
         GangUnsupported,
         SubmissionFailed,
         GangDeleted,
-        JobSetUnavailable,
         *of_results,
     }
     assert not SubmissionConflict("ml/a").retryable

@@ -13,7 +13,6 @@ from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
 from airflow_provider_gangjobs.decorators.gang_job import GangJobDecoratedOperator, gang_job_task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.sensors.job_set import JobSetSensor
 
 
 def documented(item: Any) -> list[str]:
@@ -30,7 +29,6 @@ def parameters_of(function: Any) -> list[str]:
         (GangJobOperator, parameters_of(GangJobOperator.__init__)),
         (GangJobDecoratedOperator, parameters_of(GangJobDecoratedOperator.__init__)),
         (gang_job_task, parameters_of(gang_job_task)),
-        (JobSetSensor, parameters_of(JobSetSensor.__init__)),
         (TriggerArgs, [field.name for field in fields(TriggerArgs)]),
         (SelectionArgs, [field.name for field in fields(SelectionArgs)]),
     ],

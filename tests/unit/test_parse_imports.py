@@ -79,10 +79,6 @@ DAG_FILES = {
         "from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor\n"
         "GangJobSensor(task_id='wait', selector='team=vision')"
     ),
-    "a sensor of JobSets, imported and constructed": (
-        "from airflow_provider_gangjobs.sensors.job_set import JobSetSensor\n"
-        "JobSetSensor(task_id='wait', job_set='fit-{{ ds_nodash }}')"
-    ),
     "the hook": "import airflow_provider_gangjobs.hooks.gang_job",
     "errors, for a retry policy": "import airflow_provider_gangjobs.exceptions",
 }

@@ -1,4 +1,4 @@
-"""Sensors that wait for no gang: a template that is text, a task that does not exist, and a mapped task."""
+"""A sensor that waits for no gang, because a template is text."""
 
 from __future__ import annotations
 
@@ -16,10 +16,4 @@ with DAG("sensors", schedule=None):
     def reference() -> dict[str, str]:
         return {"namespace": "default", "name": "train", "uid": ""}
 
-    @task
-    def mapped(number: int) -> int:
-        return number
-
     reference() >> GangJobSensor(task_id="text", gangs="{{ ti.xcom_pull('reference') }}", **WAIT)
-    GangJobSensor(task_id="unknown", external_task_id="train", **WAIT)
-    mapped.expand(number=[0, 1]) >> GangJobSensor(task_id="without_index", external_task_id="mapped", **WAIT)

@@ -465,18 +465,6 @@ def run_other(story: Story, script: str) -> None:
         story.data["parameters"]["gangs"] = other.xcoms["gang"]
 
 
-def job_set_sensor(story: Story) -> None:
-    """A sensor waits for a JobSet, which the sandbox does not serve."""
-    from airflow.sdk import PokeReturnValue
-
-    context = story.next_try()
-    waiting = story.operator()
-    waiting.poke = lambda _: PokeReturnValue(False)  # as in a cluster that serves JobSets
-    assert story.run("first", lambda: waiting.execute(context)) == {"deferred": "first"}
-    story.follow("first", lambda: None, event="error")
-    story.resume("first", "error")
-
-
 TRAIN: Final = {**GANG, "deferrable": True, "command": ["sh", "-c", RANKS]}
 ENDLESS: Final = {**GANG, "deferrable": True, "command": ["sleep", "600"]}
 SIDECAR: Final = {"name": "proxy", "image": "proxy:1", "command": ["sleep", "600"]}
@@ -574,9 +562,8 @@ STORIES: Final[dict[str, tuple[str, Obj, Callable[[Story], None]]]] = {
     "wait_until_running": (OPERATOR, {**ENDLESS, "wait_until": "running"}, event_of("running", lambda _: None)),
     "error": (OPERATOR, ENDLESS, error),
     "previous": (OPERATOR, {**ENDLESS, "command": ["sh", "-c", SLOW_TO_END], "termination_grace": 60}, previous),
-    "sensor": ("sensors.gang_job.GangJobSensor", {"external_task_id": "other", "results": "all"}, sensor),
+    "sensor": ("sensors.gang_job.GangJobSensor", {"gangs": {}, "results": "all"}, sensor),
     "sensor_failed": ("sensors.gang_job.GangJobSensor", {"gangs": {}}, sensor_of_failure),
-    "job_set_sensor": ("sensors.job_set.JobSetSensor", {"job_set": "fit"}, job_set_sensor),
 }
 CONNECTION_VARIABLE: Final = f"AIRFLOW_CONN_{CONNECTION.upper()}"
 SHARD_BYTES: Final = 700
