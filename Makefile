@@ -40,10 +40,10 @@ test: $(SYNCED) ## Run the tests for each commit: rules, sandbox, provider on it
 test-all: $(SYNCED) ## Run every test, and print a table of the tiers (docs/testing.md)
 	@$(BIN)/python -m tests.tiers all
 
-test-ci: $(SYNCED) ## Run the tests that .ci/run adds to make test: slow variants, conformance to 1.37, each dialect, one kill on PostgreSQL, the UI tab
+test-ci: $(SYNCED) ## Run the tests that .ci/run adds to make test: slow variants, conformance to 1.37, one gang on 1.36, one kill on PostgreSQL, the UI tab
 	@$(BIN)/python -m tests.tiers ci
 
-test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
+test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernetes 1.33 to 1.37
 	@$(BIN)/python -m tests.tiers cluster conformance
 
 test-kubelet: $(SYNCED) ## Run real containers: Debian's containerd and a kubelet of Kubernetes 1.37 and 1.36 (needs root on Linux)

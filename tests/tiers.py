@@ -36,7 +36,7 @@ SHOWN_LINES = 200
 """Lines of a failed tier's output that are printed."""
 
 CONTROL_PLANES = "tests.cluster.controlplane.build"
-OLDER_CONTROL_PLANES = f"{CONTROL_PLANES} 1.33 1.34"
+OLDER_CONTROL_PLANES = f"{CONTROL_PLANES} 1.33 1.34 1.35"
 KUEUE = "tests.queues.kueue.build"
 SCHEDULERS = "tests.queues.schedulers.build"
 JOB_SETS = "tests.queues.jobset.build"

@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
 )
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import KUEUE, KueueTopology, select_scheduler
-from airflow_provider_gangjobs.gang.schedulers.workload_api import DISCOVERED_DIALECTS, find_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import dialects_of
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 
@@ -97,7 +97,7 @@ def _scheduler(spec: GangSpec, shape: Shape, *, has_job_set: bool) -> GangSchedu
     named = select_scheduler(spec.gang_scheduler, shape.scheduler_name)
     if named is not None:
         return named
-    return find_dialect(spec.dialect) if spec.dialect else DISCOVERED_DIALECTS[0]
+    return dialects_of(spec.gang_scheduler)[0]
 
 
 class _Dumper(yaml.SafeDumper):

@@ -159,10 +159,8 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     gang: GangPolicy | str = GangPolicy.REQUIRED
     gang_scheduler: str | None = None
-    """What places the gang: `native`, `kueue`, `volcano`, `coscheduling` or `yunikorn`. `auto` leaves the choice to the
-    `schedulerName` of the pods, the connection, and the queue."""
-    dialect: str | None = None
-    """Name of a dialect, for example `native`. The default is the best dialect that the cluster serves."""
+    """What places the gang: `native`, `job-scheduling`, `kueue`, `volcano`, `coscheduling` or `yunikorn`. `auto` leaves
+    the choice to the `schedulerName` of the pods, the connection, and the queue."""
     rendezvous: bool | Rendezvous | None = None
     """The default is True for an Indexed Job that has more than one rank."""
 

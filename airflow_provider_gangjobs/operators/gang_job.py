@@ -114,12 +114,10 @@ class GangJobOperator(GangParameters):
         (templated)
     :param gang: What to do if the cluster cannot schedule a gang: `required` (the default) refuses the task,
         `preferred` runs plain pods and logs the reason, and `off` always runs plain pods.
-    :param gang_scheduler: What places the gang: `native` (the Workload API of Kubernetes), `kueue` (the Topology of its
-        queue), `volcano`, `coscheduling` or `yunikorn`. Defaults to `auto`: the scheduler to which `scheduler_name`
-        belongs, else the scheduler that the extra `gang_scheduler` of the connection names, else `kueue` in a queue
-        that keeps gangs together, else `native`.
-    :param dialect: Version of the Workload API: `v1alpha1`, `v1alpha2`, `v1alpha3`, `v1beta1`, or `native`
-        (`Job.spec.scheduling`). Defaults to the best version that the cluster serves.
+    :param gang_scheduler: What places the gang: `native` (the Workload API of Kubernetes), `job-scheduling` (its field
+        `Job.spec.scheduling`), `kueue` (the Topology of its queue), `volcano`, `coscheduling` or `yunikorn`. Defaults
+        to `auto`: the scheduler to which `scheduler_name` belongs, else the scheduler that the extra `gang_scheduler`
+        of the connection names, else `kueue` in a queue that keeps gangs together, else `native`.
     :param rendezvous: Whether the gang gets a headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and
         further variables: a bool, or `Rendezvous(port=...)`. Defaults to on if there are several ranks. The default
         port is 29500.
@@ -252,7 +250,6 @@ class GangJobOperator(GangParameters):
         kubernetes_conn_id: str = "kubernetes_default",
         gang: GangPolicy | str = GangPolicy.REQUIRED,
         gang_scheduler: str | None = None,
-        dialect: str | None = None,
         rendezvous: bool | Rendezvous | None = None,
         queue_name: str | None = None,
         queue_priority: str | None = None,
@@ -329,7 +326,6 @@ class GangJobOperator(GangParameters):
         self.kubernetes_conn_id = kubernetes_conn_id
         self.gang = gang
         self.gang_scheduler = gang_scheduler
-        self.dialect = dialect
         self.rendezvous = rendezvous
         self.queue_name = queue_name
         self.queue_priority = queue_priority

@@ -99,6 +99,8 @@ _TASK_OF_OTHERS: Final = (
     "Give gangs the XCom gang of the task, or submission_ids; ExternalTaskSensor of Airflow waits for the task itself"
 )
 GONE: Final = {
+    "dialect": "Leave it out: the best version that the cluster serves is chosen. For Job.spec.scheduling give "
+    'gang_scheduler="job-scheduling"',
     "log_storage": 'Leave it out: logs="all" copies the log of every rank, and Airflow\'s remote logging stores them',
     **dict.fromkeys(("external_task_id", "external_dag_id", "external_run_id", "external_map_index"), _TASK_OF_OTHERS),
 }

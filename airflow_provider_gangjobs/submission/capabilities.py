@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import select_scheduler
 from airflow_provider_gangjobs.gang.schedulers.workload_api import (
     DISCOVERED_DIALECTS,
     Dialect,
-    NativeDialect,
+    JobSchedulingDialect,
     newer_dialects,
     select_dialect,
     wanted_versions,
@@ -135,10 +135,10 @@ async def read_capabilities(client: Client, *, namespace: str) -> Capabilities:
 async def _read_capabilities(client: Client, namespace: str) -> Capabilities:
     known = await discover(client)
     offered = tuple(dialect for dialect in DISCOVERED_DIALECTS if dialect.is_served(known.resources))
-    tried = (*offered[:1], NativeDialect())
+    tried = (*offered[:1], JobSchedulingDialect())
     links = {dialect.link_path: await _keeps_link(client, namespace, dialect) for dialect in tried}
-    keeps_native, _ = links[NativeDialect.link_path]
-    dialects = (*(dialect.name for dialect in offered), *((NativeDialect.name,) if keeps_native else ()))
+    keeps_scheduling, _ = links[JobSchedulingDialect.link_path]
+    dialects = (*(dialect.name for dialect in offered), *((JobSchedulingDialect.name,) if keeps_scheduling else ()))
     fields = {path: is_kept for path, (is_kept, _) in links.items()}
     return Capabilities(known, dialects, fields, _gates(offered, links))
 
@@ -173,7 +173,7 @@ def _gates(offered: tuple[Dialect, ...], links: Mapping[str, tuple[bool | None, 
     merged = f"merged into GenericWorkload in 1.37; {_UNKNOWN_UNTIL_PLACED}"
     return (
         Gate("GenericWorkload", API_SERVER, *(links[offered[0].link_path] if offered else unserved)),
-        Gate("WorkloadWithJob", API_SERVER, *links[NativeDialect.link_path]),
+        Gate("WorkloadWithJob", API_SERVER, *links[JobSchedulingDialect.link_path]),
         Gate("WorkloadWithJob", "kube-controller-manager", None, in_jobs_only),
         Gate("GenericWorkload", "kube-scheduler", None, _UNKNOWN_UNTIL_PLACED),
         Gate("GangScheduling", "kube-scheduler", None, merged),
@@ -269,7 +269,7 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         return known
     scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), config.gang_scheduler)
     if scheduler is None:
-        found = await discover(client, wanted=wanted_versions(spec.dialect))
+        found = await discover(client, wanted=wanted_versions(spec.gang_scheduler or config.gang_scheduler))
         return await _prove_newer_versions(client, replace(found, **defaults), namespace)
     if scheduler.api_group is None:
         return known

@@ -79,7 +79,7 @@ class ControlPlane:
     """One running control plane.
 
     Attributes:
-        release: `1.35`, `1.36` or `1.37`, each with gang scheduling; `1.33`, `1.34` or `none`: without.
+        release: `1.36` or `1.37`, each with gang scheduling; `1.33`, `1.34`, `1.35` or `none`: without.
         binary: the program that is all four components.
         folder: where it keeps its data, certificates and logs.
         workload_with_job: whether the Job controller's own Workload integration is on.

@@ -1,6 +1,6 @@
 """The settings with which each Kubernetes release has gang scheduling.
 
-`none` is 1.37 with its default settings. Releases before 1.35 have no such settings.
+`none` is 1.37 with its default settings. The older releases run with their defaults.
 """
 
 from __future__ import annotations
@@ -34,11 +34,6 @@ class ReleaseFlags:
 
 # GangScheduling was merged into GenericWorkload in 1.37 (KEP-4671, "Feature gates merge in v1.37").
 RELEASES: dict[str, ReleaseFlags] = {
-    "1.35": ReleaseFlags(
-        api_gates=("GenericWorkload",),
-        scheduler_gates=("GenericWorkload", "GangScheduling"),
-        runtime_config=("scheduling.k8s.io/v1alpha1",),
-    ),
     "1.36": ReleaseFlags(
         api_gates=("GenericWorkload", "GangScheduling", "WorkloadWithJob"),
         scheduler_gates=("GenericWorkload", "GangScheduling"),

@@ -12,13 +12,9 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
-_GROUPED = {"workloads": "Workload", "podgroups": "PodGroup"}
-SERVED: dict[str, tuple[str, dict[str, str]]] = {
-    "1.35": ("v1alpha1", {"workloads": "Workload"}),
-    "1.36": ("v1alpha2", _GROUPED),
-    "1.37": ("v1beta1", _GROUPED),
-}
-"""The version of the Workload API and its kinds, by release."""
+_KINDS = {"workloads": "Workload", "podgroups": "PodGroup"}
+SERVED = {"1.36": "v1alpha2", "1.37": "v1beta1"}
+"""The version of the Workload API, by release."""
 
 _JOB_SPEC = (
     "suspend",
@@ -29,12 +25,12 @@ _JOB_SPEC = (
     "podReplacementPolicy",
     "scheduling",
 )
-_POD_SPEC = ("schedulingGroup", "workloadRef")
+_POD_SPEC = ("schedulingGroup",)
 
 
 def manifests(tenant: Tenant, job_name: str) -> str:
     """Job, Workload, PodGroup and first pod of the tenant's one gang as YAML documents, as the server stored them."""
-    version, kinds = SERVED[tenant.plane.release]
+    version = SERVED[tenant.plane.release]
     with tenant.plane.client() as admin:
 
         def listed(api: str, plural: str, **query: str) -> list[Obj]:
@@ -47,7 +43,7 @@ def manifests(tenant: Tenant, job_name: str) -> str:
         group = f"scheduling.k8s.io/{version}"
         found = [
             _object({**obj, "apiVersion": group, "kind": kind}, spec=obj["spec"])
-            for plural, kind in kinds.items()
+            for plural, kind in _KINDS.items()
             for obj in listed(f"/apis/{group}", plural)
         ]
     text = yaml.safe_dump_all([_job(job), *found, _pod(pod)], sort_keys=False)

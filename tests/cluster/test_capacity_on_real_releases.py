@@ -105,6 +105,5 @@ async def test_without_the_clusterrole_the_scheduler_is_quoted_and_nothing_is_re
         async with followed(tenant, ref, assemble_s=12) as one:
             event = await one.task
     assert event.reason == "Deadline.assembling.unschedulable"
-    if tenant.plane.release != "1.35":
-        assert "found nodes for 2 of 4 pods" in event.message
+    assert "found nodes for 2 of 4 pods" in event.message
     assert tenant.forbidden_requests() == []

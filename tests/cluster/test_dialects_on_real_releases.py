@@ -35,7 +35,7 @@ def is_documented(name: str, stored: str) -> bool:
 
 @pytest.mark.representative
 async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> None:
-    version, _ = SERVED[tenant.plane.release]
+    version = SERVED[tenant.plane.release]
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, code=BRIEF))
         assert submission.decision == f"gang:{version}"
@@ -48,12 +48,12 @@ async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> 
 
 
 @pytest.mark.representative
-async def test_native_gang_is_made_by_the_job_controller(native_tenant: Tenant) -> None:
+async def test_gang_by_job_scheduling_is_made_by_the_job_controller(native_tenant: Tenant) -> None:
     async with GangService.connect(native_tenant.config) as gangs:
-        submission = await submit_gang(gangs, gang_spec(3, code=BRIEF, dialect="native"))
-        assert submission.decision == "gang:native"
+        submission = await submit_gang(gangs, gang_spec(3, code=BRIEF, gang_scheduler="job-scheduling"))
+        assert submission.decision == "gang:job-scheduling"
         event = await follow_gang(native_tenant, submission)
         assert event.status is Status.SUCCEEDED, event
     stored = manifests(native_tenant, submission.ref.name)
-    assert is_documented("1.37-native.yaml", stored)
+    assert is_documented("1.37-job-scheduling.yaml", stored)
     assert native_tenant.forbidden_requests() == []

@@ -49,4 +49,4 @@ async def test_suspended_gang_that_is_halted_has_a_failed_job(tenant: Tenant, ga
 
 
 async def test_suspended_gang_of_the_job_controller_that_is_halted_has_a_failed_job(native_tenant: Tenant) -> None:
-    await halt_suspended(native_tenant, dialect="native")
+    await halt_suspended(native_tenant, gang_scheduler="job-scheduling")

@@ -68,8 +68,7 @@ async def test_roles_that_fit_only_one_by_one_place_no_pod(tenant: Tenant) -> No
             await asyncio.sleep(0.2)
         event = await following
     assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
-    if tenant.plane.release != "1.35":  # where a gang that does not fit may keep nodes for five minutes
-        assert bound == set()
+    assert bound == set()
 
 
 async def test_kill_deletes_the_jobs_and_pods_of_both_roles(tenant: Tenant) -> None:

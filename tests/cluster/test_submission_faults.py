@@ -42,7 +42,7 @@ FAULTS_ON_OTHER_RELEASES = ("dies before", "dies after", "500 after")
 """Each request is applied or not, and its process goes on or not. The other faults differ only in the error that the
 client raises, so that an API server of any release gets the same requests."""
 
-VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v1beta1", True)}
+VERSIONS = {"1.36": "v1alpha2", "1.37": "v1beta1"}
 
 
 async def submit(gangs: GangService, submission_id: str, api: Any = None) -> Submission:
@@ -61,8 +61,8 @@ async def check_one_gang(gangs: GangService, submission: Submission, release: st
     live = await live_jobs(gangs, submission.submission_id)
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False
-    version, has_groups = VERSIONS[release]
-    for resource in (SERVICES, workloads(version), *([podgroups(version)] if has_groups else [])):
+    version = VERSIONS[release]
+    for resource in (SERVICES, workloads(version), podgroups(version)):
         stored = await gangs.client.get(resource, ref.name, ref.namespace)
         assert ref.uid in {owner["uid"] for owner in stored["metadata"]["ownerReferences"]}
     await until(lambda: _placed(gangs, ref))
@@ -70,8 +70,7 @@ async def check_one_gang(gangs: GangService, submission: Submission, release: st
 
 async def _placed(gangs: GangService, ref: GangRef) -> bool:
     pods = await gangs.client.list(PODS, ref.namespace, label_selector=f"{LABEL_GANG}={ref.name}")
-    link = {"schedulingGroup", "workloadRef"}
-    assert all(link & set(pod["spec"]) for pod in pods)
+    assert all("schedulingGroup" in pod["spec"] for pod in pods)
     return len([pod for pod in pods if pod["spec"].get("nodeName")]) == SPEC.workers
 
 
@@ -137,8 +136,7 @@ async def test_submission_without_faults_sends_each_request_once(tenant: Tenant)
     async with GangService.connect(tenant.config) as gangs:
         client = CrashingClient(gangs.client)
         submission = await submit(gangs, "op", client)
-        _, has_groups = VERSIONS[tenant.plane.release]
-        created = ["jobs", "services", "configmaps", "workloads", *["podgroups"] * has_groups]
+        created = ["jobs", "services", "configmaps", "workloads", "podgroups"]
         writes = [*(f"POST {plural}" for plural in created), "PATCH jobs"]
         assert client.requests == ["LIST jobs", "GET /apis/kueue.x-k8s.io", *writes]
         await check_one_gang(gangs, submission, tenant.plane.release)

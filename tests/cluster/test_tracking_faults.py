@@ -76,17 +76,16 @@ BEFORE = ("dies before", "500 before", "dropped before", "carried out too late")
 """For a request that changes nothing, each of these faults is the same as its counterpart."""
 
 
-def kinds(release: str) -> tuple[str, ...]:
-    """Return the kinds of all requests that follow a gang from its start to its end."""
-    return (DISCOVERY, *READS, SUCCESSOR_READ, *(READS_OF_GROUPS if release != "1.35" else ()), *WRITES)
+KINDS = (DISCOVERY, *READS, SUCCESSOR_READ, *READS_OF_GROUPS, *WRITES)
+"""The kinds of all requests that follow a gang from its start to its end."""
 
 
 def requests_with_fault(release: str, fault_name: str) -> list[str]:
     """Return the requests into which the fault is injected."""
     if fault_name == "410":
-        return [kind for kind in kinds(release) if kind.startswith(("LIST", "WATCH"))]
+        return [kind for kind in KINDS if kind.startswith(("LIST", "WATCH"))]
     only_writes = fault_name in (*BEFORE, "409") or release != FULLY_TESTED_RELEASE
-    return [kind for kind in kinds(release) if kind in WRITES or not only_writes]
+    return [kind for kind in KINDS if kind in WRITES or not only_writes]
 
 
 class ShortTimeoutClient(Client):
@@ -244,7 +243,7 @@ async def test_requests_of_a_whole_run_are_the_requests_with_injected_faults(ten
     async with FaultyNamespace.of(tenant) as namespace, namespace.gang_spec() as gang:
         nothing = InjectedFault()
         await check(gang, await tracked(namespace, gang, nothing))
-        assert {*nothing.requests, SUCCESSOR_READ} == set(kinds(tenant.plane.release))
+        assert {*nothing.requests, SUCCESSOR_READ} == set(KINDS)
 
 
 async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> None:

@@ -34,9 +34,7 @@ def every_third(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.slow if number % 3 else ()) for number, name in enumerate(names)]
 
 
-@pytest.mark.parametrize(
-    "release", [pytest.param("1.35", marks=pytest.mark.slow), pytest.param("1.36", marks=pytest.mark.slow), "1.37"]
-)
+@pytest.mark.parametrize("release", [pytest.param("1.36", marks=pytest.mark.slow), "1.37"])
 @pytest.mark.parametrize("name", SCENARIOS)
 @in_virtual_time
 async def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(name: str, release: str) -> None:

@@ -37,7 +37,7 @@ TOKENS = (f"sandbox-{number}" for number in count())
 """Numbers for the tokens of clusters. Discovery is cached by address and token, and addresses are reused."""
 KEY = TaskKey("etl", "manual__2026-01-01", "train")
 GANG_OF_4 = GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"})
-RELEASES = ("1.35", "1.36", "1.37")
+RELEASES = ("1.36", "1.37")
 OBJECTS = (JOBS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 
 

@@ -19,7 +19,6 @@ SPECS = {
     "a gang with files": GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"}),
     "plain pods": GangSpec(image="trainer:1", workers=2, gang="off"),
     "one pod": GangSpec(image="trainer:1"),
-    "an older dialect": GangSpec(image="trainer:1", workers=2, dialect="v1alpha3"),
     "roles": GangSpec(roles={"head": {"image": "a"}, "worker": {"image": "b", "workers": 2}}),
 }
 

@@ -37,19 +37,19 @@ async def test_gang_is_placed_as_one(release):
     async with running_cluster(release) as cluster:
         submission = await cluster.submit()
         cluster.check_one_live_gang(submission)
-        dialect = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[release]
+        dialect = {"1.36": "v1alpha2", "1.37": "v1beta1"}[release]
         assert (submission.decision, submission.state) == (f"gang:{dialect}", SubmissionState.IN_PROGRESS)
         assert not submission.is_suspended
         assert (submission.adopted, submission.attempt, submission.notes) == (False, 0, ())
 
 
-@pytest.mark.parametrize(("release", "podgroups"), [("1.35", 0), ("1.36", 1), ("1.37", 1)])
-async def test_a_bare_gang_takes_two_reads_and_at_most_four_writes(release, podgroups):
+@pytest.mark.parametrize("release", RELEASES)
+async def test_a_bare_gang_takes_two_reads_and_four_writes(release):
     async with running_cluster(release) as cluster:
         process = CrashingClient(cluster.client)
         await cluster.submit(BARE, api=process)
-        group = ["POST podgroups"] * podgroups
-        assert process.requests == ["LIST jobs", FIND_KUEUE, "POST jobs", "POST workloads", *group, "PATCH jobs"]
+        writes = ["POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
+        assert process.requests == ["LIST jobs", FIND_KUEUE, *writes]
         assert cluster.time.now == 0
 
 
@@ -270,22 +270,22 @@ async def test_gang_that_is_kept_suspended_is_complete(cluster, spec):
     assert len(cluster.objects(PODGROUPS)) == len(cluster.objects(SERVICES)) == 1
 
 
-NATIVE = GangSpec(image="trainer:1", workers=4, dialect="native")
+SCHEDULED_JOB = GangSpec(image="trainer:1", workers=4, gang_scheduler="job-scheduling")
 
 
-async def test_native_gang_is_made_by_the_job_controller():
+async def test_gang_by_job_scheduling_is_made_by_the_job_controller():
     async with running_cluster(workload_with_job=True) as cluster:
         cluster.run_controllers_during_sleep()
         process = CrashingClient(cluster.client)
-        submission = await cluster.submit(NATIVE, api=process)
-        assert submission.decision == "gang:native"
+        submission = await cluster.submit(SCHEDULED_JOB, api=process)
+        assert submission.decision == "gang:job-scheduling"
         assert {"POST workloads", "POST podgroups"}.isdisjoint(process.requests)
         cluster.check_one_live_gang(submission)
 
 
-async def test_native_gang_without_a_controller_is_refused(cluster):
+async def test_gang_by_job_scheduling_without_a_controller_is_refused(cluster):
     with pytest.raises(GangUnsupported, match="its gate WorkloadWithJob is off"):
-        await cluster.submit(NATIVE)
+        await cluster.submit(SCHEDULED_JOB)
     assert cluster.jobs() == []
     assert cluster.time.now == pytest.approx(15)
 
@@ -388,8 +388,8 @@ async def test_unknown_capabilities_are_a_retryable_error(cluster):
     assert caught.value.retryable
 
 
-async def test_native_gang_without_a_controller_falls_back_if_preferred(cluster):
-    submission = await cluster.submit(replace_struct(NATIVE, gang="preferred"))
+async def test_gang_by_job_scheduling_without_a_controller_falls_back_if_preferred(cluster):
+    submission = await cluster.submit(replace_struct(SCHEDULED_JOB, gang="preferred"))
     assert "WorkloadWithJob is off" in submission.notes[0]
     cluster.check_one_live_gang(submission)
 

@@ -48,7 +48,6 @@ async def crash_once(cluster: SubmissionCluster, spec: GangSpec, crash: Crash, c
 
 
 CASES = [
-    pytest.param("1.35", GANG_OF_4, id="1.35", marks=pytest.mark.slow),
     pytest.param("1.36", GANG_OF_4, id="1.36", marks=pytest.mark.slow),
     pytest.param("1.37", GANG_OF_4, id="1.37"),
     pytest.param("none", PREFERRED, id="none", marks=pytest.mark.slow),

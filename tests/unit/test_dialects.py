@@ -6,9 +6,8 @@ import pytest
 
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.workload_api import (
-    DIALECT_NAMES,
     DISCOVERED_DIALECTS,
-    OPT_IN_DIALECTS,
+    JobSchedulingDialect,
     find_dialect,
     select_dialect,
 )
@@ -27,37 +26,33 @@ JOB_OWNER = {
     "blockOwnerDeletion": False,
 }
 BOTH = ("workloads", "podgroups")
-EVERY = [*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS]
+EVERY = [*DISCOVERED_DIALECTS, JobSchedulingDialect()]
 
 
 @pytest.mark.parametrize(
     ("served", "expected"),
     [
         ({"v1": ("priorityclasses",)}, None),
-        ({"v1alpha1": ("workloads",)}, "v1alpha1"),
+        ({"v1alpha1": ("workloads",)}, None),
         ({"v1alpha2": BOTH}, "v1alpha2"),
         ({"v1alpha2": ("workloads",)}, None),
         ({"v1alpha3": BOTH, "v1beta1": BOTH}, "v1beta1"),
         ({"v1alpha3": BOTH, "v1beta1": ()}, "v1alpha3"),
-        ({"v1alpha1": ("workloads",), "v1alpha2": BOTH}, "v1alpha2"),
     ],
-    ids=["none", "1.35", "1.36", "1.36 without PodGroups", "1.37", "1.37 without beta", "two alphas"],
+    ids=["none", "1.35", "1.36", "1.36 without PodGroups", "1.37", "1.37 without beta"],
 )
 def test_best_served_dialect_is_chosen(served, expected):
     dialect = select_dialect(served)
     assert (dialect and dialect.name) == expected
 
 
-def test_native_is_chosen_only_by_name():
-    native = select_dialect({"v1beta1": BOTH}, "native")
-    assert native is not None
-    assert native.name == "native"
-    assert select_dialect({"v1alpha2": BOTH}, "native") is None
+def test_field_of_the_job_is_used_only_by_name():
+    assert select_dialect({"v1beta1": BOTH}, "job-scheduling") == JobSchedulingDialect()
+    assert select_dialect({"v1alpha2": BOTH}, "job-scheduling", proven=["v2"]) is None
 
 
 def test_names_are_unique_and_found():
-    assert len(set(DIALECT_NAMES)) == len(DIALECT_NAMES)
-    assert [find_dialect(name) for name in DIALECT_NAMES] == EVERY
+    assert [find_dialect(dialect.name) for dialect in EVERY] == EVERY
     assert find_dialect("volcano") is None
 
 
@@ -77,22 +72,6 @@ def test_objects_are_owned_by_the_job(dialect):
         assert thing["metadata"]["ownerReferences"][0] == JOB_OWNER
         assert (thing["metadata"]["name"], thing["metadata"]["namespace"]) == ("train-0", "ml")
         assert thing["apiVersion"] == f"scheduling.k8s.io/{dialect.version}"
-
-
-def test_group_is_inside_the_workload_in_1_35():
-    dialect = find_dialect("v1alpha1")
-    assert dialect is not None
-    workload = dialect.workload(GROUP, "job-uid")
-    assert workload is not None
-    assert workload["spec"] == {
-        "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "train-0"},
-        "podGroups": [{"name": "gang", "policy": {"gang": {"minCount": 3}}}],
-    }
-    assert dialect.with_link(JOB, GROUP)["spec"]["template"]["spec"]["workloadRef"] == {
-        "name": "train-0",
-        "podGroup": "gang",
-    }
-    assert dialect.pod_group(GROUP, "job-uid", "") is None
 
 
 TEMPLATE_REFERENCES = {
@@ -118,8 +97,8 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     assert dialect.with_link(JOB, GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "train-0"}
 
 
-def test_native_dialect_sets_the_field_of_the_job():
-    dialect = find_dialect("native")
+def test_job_scheduling_sets_the_field_of_the_job():
+    dialect = find_dialect("job-scheduling")
     assert dialect is not None
     spec = dialect.with_link(JOB, GROUP)["spec"]
     assert spec["scheduling"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}

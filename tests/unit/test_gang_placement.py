@@ -119,11 +119,11 @@ def test_shape_follows_workers_then_manifest(spec, expected):
 
 
 def test_shape_includes_the_fields_that_others_manage():
-    job = manifest(template={"spec": {"workloadRef": {"name": "w"}}})
+    job = manifest(template={"spec": {"schedulingGroup": {"podGroupName": "g"}}})
     job["metadata"] = {
         "labels": {"kueue.x-k8s.io/queue-name": "q"},
         "ownerReferences": [{"kind": "JobSet", "name": "s", "controller": True}],
     }
     shape = shape_of(GangSpec(manifest=job), job)
-    assert shape.user_gang_link == "spec.template.spec.workloadRef"
+    assert shape.user_gang_link == "spec.template.spec.schedulingGroup"
     assert (shape.kueue_queue, shape.controller) == ("q", "JobSet/s")

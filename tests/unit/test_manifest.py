@@ -321,7 +321,7 @@ def test_job_without_a_gang_keeps_the_shape_of_the_manifest():
 
 def test_elastic_minimum_reaches_the_group():
     spec = GangSpec(image="a", workers=4, min_workers=2)
-    job = render_job(spec, ATTEMPT, PlacementDecision(Placement.GANG, "native"), find_dialect("native"))
+    job = render_job(spec, ATTEMPT, PlacementDecision(Placement.GANG, "job-scheduling"), find_dialect("job-scheduling"))
     assert job["spec"]["scheduling"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 

@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "gang_scheduler: is volcano, and the gang is in the queue team, where only Kueue places roles.",
     ),
     "yunikorn": ({"roles": ROLES, "gang_scheduler": "yunikorn"}, "Choose native, volcano or coscheduling"),
-    "native dialect": ({"roles": ROLES, "dialect": "native"}, "each Job makes a group of its own"),
+    "field of the Job": ({"roles": ROLES, "gang_scheduler": "job-scheduling"}, "each Job makes a group of its own"),
     "no image": ({"roles": {"leader": {}, "worker": WORKER}}, "roles.leader.image: is missing"),
     "zero workers": ({"roles": {"leader": LEADER, "worker": {**WORKER, "workers": 0}}}, "roles.worker.workers: is 0"),
     "wrong type": (

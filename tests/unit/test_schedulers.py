@@ -193,7 +193,12 @@ IN_QUEUES = {
         {"resources": NATIVE},
         "gang:v1beta1",
     ),
-    "dialect by name": (gang(queue_name="team", dialect="v1beta1"), KEPT, {"resources": NATIVE}, "gang:v1beta1"),
+    "field of the Job": (
+        gang(queue_name="team", gang_scheduler="job-scheduling"),
+        KEPT,
+        {"resources": NATIVE},
+        "gang:job-scheduling",
+    ),
     "scheduler of the pods": (
         gang(queue_name="team", scheduler_name="volcano"),
         KEPT,
@@ -248,7 +253,7 @@ def test_an_unknown_scheduler_of_the_connection_is_refused():
         ({"gang_scheduler": "slurm"}, "is 'slurm'"),
         ({"gang_scheduler": "native", "scheduler_name": "volcano"}, "the pods name the scheduler 'volcano'"),
         ({"gang_scheduler": "volcano", "scheduler_name": "default-scheduler"}, "'default-scheduler'"),
-        ({"scheduler_name": "volcano", "dialect": "v1beta1"}, "and volcano places the gang"),
+        ({"scheduler_name": "volcano", "gang_scheduler": "job-scheduling"}, "the pods name the scheduler 'volcano'"),
     ],
 )
 def test_contradicting_schedulers_are_refused(parameters, problem):
@@ -309,9 +314,8 @@ def test_a_known_version_is_preferred_to_a_newer_one():
     assert dialect.version == "v1beta1"
 
 
-@pytest.mark.parametrize("link", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
-def test_scheduling_of_the_job_is_refused_beside_a_link_of_the_pods(link):
-    template = {"spec": {**link, "containers": [{"name": "main", "image": "i"}]}}
+def test_scheduling_of_the_job_is_refused_beside_a_link_of_the_pods():
+    template = {"spec": {"schedulingGroup": {"podGroupName": "g"}, "containers": [{"name": "main", "image": "i"}]}}
     job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0, "template": template}
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {}, **job}}
     with pytest.raises(InvalidGangSpec, match="is given together with the pods"):

@@ -101,7 +101,6 @@ PARAMETERS = {
     "command as text": (GangSpec(image="a", command="python x.py"), "command", "['python', 'x.py']"),
     "a number in args": (GangSpec(image="a", args=["--epochs", 3]), "args[1]", 'Write it as text: "3"'),
     "unknown policy": (GangSpec(image="a", gang="always"), "gang", "required, preferred, off"),
-    "unknown dialect": (GangSpec(image="a", dialect="kueue"), "dialect", "native"),
     "unknown pull policy": (GangSpec(image="a", image_pull_policy="Maybe"), "image_pull_policy", "IfNotPresent"),
     "name with capitals": (GangSpec(image="a", name="Train"), "name", "lower-case"),
     "name that starts with a digit": (GangSpec(image="a", name="1a"), "name", "start with a letter"),

@@ -131,8 +131,7 @@ def _pod_spec(spec: GangSpec, job: Mapping[str, Any]) -> dict[str, Any]:
 def _user_gang_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
     if "scheduling" in job:
         return "spec.scheduling"
-    links = (name for name in ("schedulingGroup", "workloadRef") if pod.get(name))
-    return next((f"spec.template.spec.{name}" for name in links), None)
+    return "spec.template.spec.schedulingGroup" if pod.get("schedulingGroup") else None
 
 
 def _scheduler_name(spec: GangSpec, job: Mapping[str, Any]) -> str | None:

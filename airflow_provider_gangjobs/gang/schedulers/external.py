@@ -39,7 +39,7 @@ from airflow_provider_gangjobs.gang.schedulers.base import (
     pod_metadata,
     with_pod_metadata,
 )
-from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import JOB_SCHEDULING, find_dialect
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ SEPARATE_SCHEDULERS: Final[tuple[SeparateScheduler, ...]] = (Volcano(), Coschedu
 """Gang schedulers that run beside the default scheduler."""
 LINK_KEYS: Final = frozenset(scheduler.link[1] for scheduler in SEPARATE_SCHEDULERS)
 """Labels and annotations by which a user links pods to a group of one of these schedulers."""
-SCHEDULER_NAMES: Final = (NATIVE, KUEUE, *(scheduler.name for scheduler in SEPARATE_SCHEDULERS))
+SCHEDULER_NAMES: Final = (NATIVE, JOB_SCHEDULING, KUEUE, *(scheduler.name for scheduler in SEPARATE_SCHEDULERS))
 
 
 def select_scheduler(

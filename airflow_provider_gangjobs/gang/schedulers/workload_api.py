@@ -1,13 +1,11 @@
 """Native gang scheduling: the dialects, which are the versions of the Workload API by which a cluster receives a gang.
 
-* 1.35 (`v1alpha1`): the Workload contains the groups, and no PodGroup object exists. A gang that does not fit keeps the
-  nodes that it got for five minutes.
 * 1.36 (`v1alpha2`) and later: a Workload holds templates, to which the PodGroup object of the group refers.
-* 1.37, opt-in (`native`): `Job.spec.scheduling`, from which the Job controller creates the objects, and which excludes
-  a `schedulingGroup`. If the feature gate is off in the Job controller, no controller acts on the field. The API does
-  not show this, so discovery never selects this dialect.
+* 1.37, with `gang_scheduler="job-scheduling"`: `Job.spec.scheduling`, from which the Job controller creates the
+  objects, and which excludes a `schedulingGroup`. If the feature gate is off in the Job controller, no controller acts
+  on the field. The API does not show this, so discovery never selects this dialect.
 
-To add a dialect, add a class and an entry in `DISCOVERED_DIALECTS` or `OPT_IN_DIALECTS`.
+To add a dialect, add a class and an entry in `DISCOVERED_DIALECTS`.
 """
 
 from __future__ import annotations
@@ -27,6 +25,10 @@ if TYPE_CHECKING:
 
 
 API_GROUP = "scheduling.k8s.io"
+JOB_SCHEDULING: Final = "job-scheduling"
+"""Value of `gang_scheduler` for `Job.spec.scheduling`, and the name of its dialect."""
+REQUIRED_RESOURCES: Final = frozenset({"workloads", "podgroups"})
+"""Plural names of the resources that a cluster must serve in one version of the Workload API."""
 
 
 def workloads(version: str) -> ApiKind:
@@ -68,9 +70,6 @@ def pod_field(job: Mapping[str, Any], name: str) -> Any:
 class Dialect(GangScheduler):
     """One version of the Workload API of Kubernetes. The version is also the name, unless a class has another one."""
 
-    required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
-    """Plural names of the resources that the cluster must serve in this version."""
-
     @property
     def version(self) -> str:
         """Version of scheduling.k8s.io whose objects the dialect uses."""
@@ -78,7 +77,7 @@ class Dialect(GangScheduler):
 
     def is_served(self, served: Mapping[str, Collection[str]]) -> bool:
         """Return whether a cluster serves the resources of the dialect, by the plural names of each version."""
-        return self.required_resources <= set(served.get(self.version, ()))
+        return set(served.get(self.version, ())) >= REQUIRED_RESOURCES
 
     def workload_with(self, group: SchedulingGroup, job_uid: str, groups: Object) -> Object:
         """Render the Workload with these groups."""
@@ -142,39 +141,10 @@ class V1Alpha2Dialect(PodGroupDialect):
 
 
 @dataclass(frozen=True)
-class V1Alpha1Dialect(Dialect):
-    """The pods refer to the Workload and to the group in it by `spec.workloadRef`. There is no PodGroup object."""
-
-    name: str = "v1alpha1"
-    link_path: str = "spec.template.spec.workloadRef"
-    required_resources: frozenset[str] = frozenset({"workloads"})
-
-    @property
-    def objects(self) -> tuple[ApiKind, ...]:
-        return (workloads(self.version),)
-
-    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        return with_pod_field(job, "workloadRef", _workload_ref(group))
-
-    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        stored = pod_field(job, "workloadRef") or {}
-        return all(stored.get(name) == value for name, value in _workload_ref(group).items())
-
-    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        return self.workload_with(
-            group, job_uid, {"podGroups": [{"name": TEMPLATE_NAME, "policy": gang_policy(group)}]}
-        )
-
-
-def _workload_ref(group: SchedulingGroup) -> Object:
-    return {"name": group.name, "podGroup": TEMPLATE_NAME}
-
-
-@dataclass(frozen=True)
-class NativeDialect(Dialect):
+class JobSchedulingDialect(Dialect):
     """The Job itself has the scheduling policy, and the Job controller creates the objects."""
 
-    name: str = "native"
+    name: str = JOB_SCHEDULING
     link_path: str = "spec.scheduling"
 
     @property
@@ -193,39 +163,32 @@ DISCOVERED_DIALECTS: Final[tuple[Dialect, ...]] = (
     PodGroupDialect("v1beta1"),
     PodGroupDialect("v1alpha3"),
     V1Alpha2Dialect(),
-    V1Alpha1Dialect(),
 )
 """Dialects that discovery may select, best first."""
-
-OPT_IN_DIALECTS: Final[tuple[Dialect, ...]] = (NativeDialect(),)
-"""Dialects that are selected only by name."""
-
-DIALECT_NAMES: Final = tuple(dialect.name for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS))
 
 _VERSION: Final = re.compile(r"v\d+((alpha|beta)\d+)?")
 
 
-def _candidates(name: str | None) -> list[Dialect]:
-    if name is not None:
-        return [dialect for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if dialect.name == name]
-    return [*DISCOVERED_DIALECTS]
+def dialects_of(gang_scheduler: str | None) -> tuple[Dialect, ...]:
+    """Return the known dialects that may place a gang with this `gang_scheduler`, the best first."""
+    return (JobSchedulingDialect(),) if gang_scheduler == JOB_SCHEDULING else DISCOVERED_DIALECTS
 
 
 def select_dialect(
-    served: Mapping[str, Collection[str]], name: str | None = None, *, proven: Collection[str] = ()
+    served: Mapping[str, Collection[str]], gang_scheduler: str | None = None, *, proven: Collection[str] = ()
 ) -> Dialect | None:
     """Return the best dialect that a cluster serves.
 
     :param served: Version of scheduling.k8s.io -> plural names of the resources that the cluster serves.
     :param proven: Newer versions for which a dry run has shown that the server keeps the link and the group.
     """
-    newer = [PodGroupDialect(version) for version in proven if name in (None, version)]
-    return next((dialect for dialect in (*_candidates(name), *newer) if dialect.is_served(served)), None)
+    newer = [PodGroupDialect(version) for version in proven if gang_scheduler != JOB_SCHEDULING]
+    return next((dialect for dialect in (*dialects_of(gang_scheduler), *newer) if dialect.is_served(served)), None)
 
 
-def wanted_versions(name: str | None = None) -> dict[str, frozenset[str]]:
+def wanted_versions(gang_scheduler: str | None = None) -> dict[str, frozenset[str]]:
     """Return the versions of scheduling.k8s.io that can be used, the best first, each with its required resources."""
-    return {dialect.version: dialect.required_resources for dialect in _candidates(name)}
+    return {dialect.version: REQUIRED_RESOURCES for dialect in dialects_of(gang_scheduler)}
 
 
 def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialect]:
@@ -240,4 +203,5 @@ def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialec
 
 def find_dialect(name: str) -> Dialect | None:
     """Return the dialect with this name, whatever a cluster serves. An unknown version names a newer dialect."""
-    return next(iter(_candidates(name)), PodGroupDialect(name) if _VERSION.fullmatch(name) else None)
+    known = (dialect for dialect in (*DISCOVERED_DIALECTS, JobSchedulingDialect()) if dialect.name == name)
+    return next(known, PodGroupDialect(name) if _VERSION.fullmatch(name) else None)

@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     owner_of,
     select_scheduler,
 )
-from airflow_provider_gangjobs.gang.schedulers.workload_api import DIALECT_NAMES, NativeDialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import JOB_SCHEDULING
 from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -108,8 +108,6 @@ def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
     spec, mode = parsed.spec, parsed.manifest.get("spec", {}).get("completionMode", INDEXED)
     if spec.gang not in list(GangPolicy):
         yield Problem("gang", f"is {spec.gang!r}", f"Choose one of {', '.join(GangPolicy)}")
-    if spec.dialect is not None and spec.dialect not in DIALECT_NAMES:
-        yield Problem("dialect", f"is {spec.dialect!r}", f"Choose one of {', '.join(DIALECT_NAMES)}")
     yield from _check_scheduler(parsed)
     if mode not in {INDEXED, NON_INDEXED}:
         yield Problem("manifest.spec.completionMode", f"is {mode!r}", f"Choose {INDEXED} or {NON_INDEXED}")
@@ -124,16 +122,13 @@ def _check_scheduler(parsed: ParsedSpec) -> Iterator[Problem]:
         yield Problem("gang_scheduler", f"is {chosen!r}", f"Choose one of {', '.join((AUTO, *SCHEDULER_NAMES))}")
         return
     owner = owner_of(scheduler_name)
-    owner_name = owner.name if owner else NATIVE if scheduler_name == DEFAULT_SCHEDULER else None
-    if chosen is not None and owner_name not in (None, chosen):
+    places = {owner.name} if owner else {NATIVE, JOB_SCHEDULING} if scheduler_name == DEFAULT_SCHEDULER else {chosen}
+    if chosen is not None and chosen not in places:
         yield Problem(
             "gang_scheduler",
             f"is {chosen!r}, and the pods name the scheduler {scheduler_name!r}",
             "Keep one of the two",
         )
-    scheduler = select_scheduler(chosen, scheduler_name)
-    if spec.dialect is not None and scheduler is not None:
-        yield Problem("dialect", f"is {spec.dialect!r}, and {scheduler.name} places the gang", "Leave dialect out")
 
 
 def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -146,9 +141,10 @@ def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
             f"cannot be a gang: {reason}",
             'Give workers, completionMode: Indexed and backoffLimit: 0, or set gang="preferred" or "off"',
         )
-    links = [name for name in ("schedulingGroup", "workloadRef") if parsed.pod.get(name)]
-    if "scheduling" in job and links:
-        yield Problem("manifest.spec.scheduling", f"is given together with the pods' {links[0]}", "Keep one of the two")
+    if "scheduling" in job and parsed.pod.get("schedulingGroup"):
+        yield Problem(
+            "manifest.spec.scheduling", "is given together with the pods' schedulingGroup", "Keep one of the two"
+        )
     if rendezvous_of(parsed.spec, shape) and not shape.indexed:
         yield Problem("rendezvous", "needs ranks, and completionMode is NonIndexed", "Set completionMode: Indexed")
 
@@ -290,9 +286,9 @@ def _scheduler_of_roles(spec: GangSpec) -> Iterator[Problem]:
     if queue is not None and spec.gang_scheduler not in (None, AUTO, KUEUE):
         what = f"is {spec.gang_scheduler}, and the gang is in the queue {queue}, where only Kueue places roles"
         yield Problem("gang_scheduler", what, "Leave out gang_scheduler or the queue")
-    if spec.dialect == NativeDialect.name:
-        what = f"is {NativeDialect.name!r}, in which each Job makes a group of its own"
-        yield Problem("dialect", what, "Leave dialect out: then the provider makes one group for all roles")
+    if spec.gang_scheduler == JOB_SCHEDULING:
+        what = f"is {JOB_SCHEDULING}, with which each Job makes a group of its own"
+        yield Problem("gang_scheduler", what, "Choose native, volcano or coscheduling for a gang with roles")
     if isinstance(select_scheduler(spec.gang_scheduler, spec.scheduler_name), YuniKorn):
         what = "is yunikorn, whose task group has pods of one kind only"
         yield Problem("gang_scheduler", what, "Choose native, volcano or coscheduling for a gang with roles")

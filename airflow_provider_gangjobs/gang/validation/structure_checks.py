@@ -243,7 +243,6 @@ _PARAMETERS: Final[Mapping[str, Expected]] = {
             "image_pull_policy",
             "working_dir",
             "scheduler_name",
-            "dialect",
         ),
         _text_with_content,
     ),

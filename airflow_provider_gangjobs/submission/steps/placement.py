@@ -50,7 +50,7 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     select_scheduler,
     topology_guarantee,
 )
-from airflow_provider_gangjobs.gang.schedulers.workload_api import NativeDialect, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import JOB_SCHEDULING, JobSchedulingDialect, select_dialect
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.jobs import CreateOwned
@@ -310,7 +310,7 @@ def depends_on_queue(spec: GangSpec, shape: Shape, discovered: DiscoveredResourc
 
 def _is_automatic(spec: GangSpec, shape: Shape, discovered: DiscoveredResources) -> bool:
     """Return whether neither the gang nor the connection names what places the pods."""
-    named = (spec.gang_scheduler, spec.dialect, discovered.gang_scheduler, shape.scheduler_name)
+    named = (spec.gang_scheduler, discovered.gang_scheduler, shape.scheduler_name)
     return all(name in (None, AUTO, DEFAULT_SCHEDULER) for name in named)
 
 
@@ -336,8 +336,8 @@ class _Found(NamedTuple):
 
 _ADVICE: Final = (
     "On any release of Kubernetes, use Volcano, the coscheduling plugin or YuniKorn (gang_scheduler), or a queue of "
-    "Kueue whose flavors have a Topology (queue_name). Kubernetes 1.35 and later needs no other scheduler if the "
-    "feature gate GenericWorkload is on (in 1.35 and 1.36 also GangScheduling) and if scheduling.k8s.io is served in "
+    "Kueue whose flavors have a Topology (queue_name). Kubernetes 1.36 and later needs no other scheduler if the "
+    "feature gate GenericWorkload is on (in 1.36 also GangScheduling) and if scheduling.k8s.io is served in "
     "an alpha or beta version. "
     'Or set gang="preferred" to run without the guarantee'
 )
@@ -363,7 +363,9 @@ def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResource
         return _Found(None, "" if shape.kueue_queue else "the gang has no queue of Kueue", advice=_ADVICE_KUEUE)
     scheduler = select_scheduler(spec.gang_scheduler, shape.scheduler_name, default)
     if scheduler is None:
-        return _find_dialect(spec, discovered)
+        if spec.roles is not None and named == JOB_SCHEDULING:
+            return _Found(None, "with job-scheduling each Job of a role makes a group of its own", advice=_ROLES)
+        return _find_dialect(spec.gang_scheduler or default, discovered)
     if spec.roles is not None and isinstance(scheduler, YuniKorn):
         return _Found(None, "a task group of yunikorn has pods of one kind only, and the gang has roles", advice=_ROLES)
     group = scheduler.api_group or ""
@@ -374,21 +376,21 @@ def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResource
     return _Found(None, reason, is_unknown=guarantee.kept is None, advice=_ADVICE_SEPARATE)
 
 
-def _find_dialect(spec: GangSpec, discovered: DiscoveredResources) -> _Found:
-    dialect = select_dialect(discovered.resources, spec.dialect, proven=discovered.proven_versions)
+def _find_dialect(gang_scheduler: str | None, discovered: DiscoveredResources) -> _Found:
+    dialect = select_dialect(discovered.resources, gang_scheduler, proven=discovered.proven_versions)
     if dialect is not None:
         return _Found(dialect)
-    return _Found(None, _unserved(spec, discovered), is_unknown=bool(discovered.unknown), advice=_ADVICE)
+    return _Found(None, _unserved(gang_scheduler, discovered), is_unknown=bool(discovered.unknown), advice=_ADVICE)
 
 
-def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
+def _unserved(gang_scheduler: str | None, discovered: DiscoveredResources) -> str:
     if discovered.unknown:
         evidence = "; ".join(f"{what}: {why}" for what, why in discovered.unknown.items())
         return f"the provider could not read whether the cluster serves the Workload API ({evidence})"
     if discovered.refused_versions:
         refusals = "; ".join(f"{version}: {why}" for version, why in discovered.refused_versions.items())
         return f"the cluster serves the Workload API only in versions that cannot be used ({refusals})"
-    wanted = f"dialect {spec.dialect}" if spec.dialect else "the Workload API"
+    wanted = "Job.spec.scheduling" if gang_scheduler == JOB_SCHEDULING else "the Workload API"
     missing = f"Kubernetes {discovered.release or '(release unknown)'} does not serve {wanted}"
     served = ", ".join(discovered.scheduling_versions)
     return f"{missing}, only {served}" if served else missing
@@ -442,19 +444,19 @@ async def wait_for_workload(progress: Progress) -> None:
     requests = progress.requests
     deadline = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
     while requests.clock.monotonic() < deadline:
-        for workload in await requests.list(workloads(NativeDialect().version)):
+        for workload in await requests.list(workloads(JobSchedulingDialect().version)):
             if is_owned_by(workload["metadata"], progress.ref.uid):
                 return
         await requests.clock.sleep(CONTROLLER_PAUSE_S)
     reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"
     if progress.spec.gang == GangPolicy.REQUIRED:
-        raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")
+        raise GangUnsupported(reason, 'Give gang_scheduler="native": then the provider makes the objects itself')
     progress.fall_back(reason)
 
 
 WAIT_FOR_WORKLOAD: Final = RepeatableStep(
     "wait for the Job controller's Workload",
-    lambda progress: isinstance(progress.gang_scheduler, NativeDialect),
+    lambda progress: isinstance(progress.gang_scheduler, JobSchedulingDialect),
     wait_for_workload,
 )
 

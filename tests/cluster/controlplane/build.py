@@ -1,4 +1,4 @@
-"""Build the control planes that are missing: `python build.py [1.35 1.36 1.37]`; 1.33 and 1.34 only if named.
+"""Build the control planes that are missing: `python build.py [1.36 1.37]`; 1.33, 1.34 and 1.35 only if named.
 
 Each release becomes one static binary `<assets>/<release>/controlplane` of about 125 MB. The assets folder is
 `GANGJOBS_KUBE_ASSETS` if set, else `$XDG_CACHE_HOME/gangjobs/kube`. A build takes about five minutes on two cores
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 HERE = Path(__file__).resolve().parent
-RELEASES = ("1.35", "1.36", "1.37")
-"""Releases that can serve the Workload API."""
-OLDER_RELEASES = ("1.33", "1.34")
-"""Releases without the Workload API. Only the tiers that need them build them, because each takes minutes."""
+RELEASES = ("1.36", "1.37")
+"""Releases that can place a gang by the Workload API."""
+OLDER_RELEASES = ("1.33", "1.34", "1.35")
+"""Releases without such gangs. Only the tiers that need them build them, because each takes minutes."""
 
 
 def assets_root() -> Path:
