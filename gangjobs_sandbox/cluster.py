@@ -103,7 +103,7 @@ class SandboxConfig:
     memory: str = "8Gi"
     gpu: int = 0
     kubernetes: str = "1.37"
-    """The release whose Workload API is served (1.35, 1.36 or 1.37), or `none`."""
+    """The release whose Workload API is served (1.36 or 1.37), or `none`."""
     port: int = 0
     """The port of the API server. 0 means a free port."""
     data_dir: Path | None = None

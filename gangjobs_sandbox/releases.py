@@ -1,26 +1,22 @@
 """The differences between Kubernetes releases, as one table.
 
-The Workload API changed in each of 1.35, 1.36 and 1.37 (KEP-4671, KEP-5547). `none` is 1.37 with its defaults, in which
+The Workload API differs in 1.36 and 1.37 (KEP-4671, KEP-5547). `none` is 1.37 with its defaults, in which
 every gate of the Workload API is off: the schema contains the fields, and the server drops them silently.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RELEASES", "GroupRef", "PodLink", "Release", "min_count_of", "pod_group_of"]
+__all__ = ["POD_LINK", "RELEASES", "Release", "min_count_of", "pod_group_of"]
 
 
-class PodLink(StrEnum):
-    """The field of a pod's spec that names its group."""
-
-    WORKLOAD_REF = "workloadRef"
-    SCHEDULING_GROUP = "schedulingGroup"
+POD_LINK: Final = "schedulingGroup"
+"""The field of a pod's spec that names its group."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +29,10 @@ class Release:
     """The minor release whose field tables apply."""
     scheduling_versions: tuple[str, ...] = ()
     """The served versions of the Workload API. The first version is the preferred one."""
-    pod_link: PodLink | None = None
     job_scheduling: bool = False
     """Whether `Job.spec.scheduling` is kept, and acted upon by the Job controller."""
     has_pod_groups: bool = False
+    """Whether pods keep their link to a group, and PodGroups are served."""
     pod_group_condition: str | None = None
     """Type of the condition that tells whether a PodGroup has been placed."""
     infers_gangs: bool = False
@@ -45,9 +41,6 @@ class Release:
     schedules_groups: bool = True
     """Whether the scheduler treats a gang as a unit (1.37): it stops when too few pods of the gang can fit, and evicts
     other pods for the whole gang."""
-    suspension_clears_start: bool = True
-    """Whether suspending a Job removes its startTime (since 1.36), so that the scheduling of its pods may be
-    changed."""
     disabled_group_fields: tuple[str, ...] = ()
     """Fields of groups whose gates are off: known to the schema, and dropped."""
 
@@ -62,21 +55,11 @@ class Release:
 
 
 RELEASES: dict[str, Release] = {
-    "1.35": Release(
-        "1.35",
-        "v1.35.4",
-        schema="1.35",
-        scheduling_versions=("v1alpha1",),
-        pod_link=PodLink.WORKLOAD_REF,
-        schedules_groups=False,
-        suspension_clears_start=False,
-    ),
     "1.36": Release(
         "1.36",
         "v1.36.3",
         schema="1.36",
         scheduling_versions=("v1alpha2",),
-        pod_link=PodLink.SCHEDULING_GROUP,
         has_pod_groups=True,
         pod_group_condition="PodGroupScheduled",
         infers_gangs=True,
@@ -89,7 +72,6 @@ RELEASES: dict[str, Release] = {
         "v1.37.1",
         schema="1.37",
         scheduling_versions=("v1beta1", "v1alpha3"),
-        pod_link=PodLink.SCHEDULING_GROUP,
         job_scheduling=True,
         has_pod_groups=True,
         pod_group_condition="PodGroupInitiallyScheduled",
@@ -100,33 +82,17 @@ RELEASES: dict[str, Release] = {
 }
 
 
-class GroupRef(NamedTuple):
-    """The group that a pod belongs to, within the pod's namespace."""
-
-    name: str
-    """Name of the PodGroup; in 1.35, of the group within the Workload."""
-    workload: str | None = None
-    """1.35 only: the Workload that holds the group."""
-    replica: str | None = None
-    """1.35 only: the key of one copy of the group."""
-
-
-def pod_group_of(pod: Mapping[str, Any]) -> GroupRef | None:
-    """Return the group that a link field of the pod's spec names, or None if the spec has no link."""
-    spec = pod.get("spec") or {}
-    if group := spec.get(PodLink.SCHEDULING_GROUP):
-        return GroupRef(group["podGroupName"])
-    if reference := spec.get(PodLink.WORKLOAD_REF):
-        return GroupRef(reference["podGroup"], reference["name"], reference.get("podGroupReplicaKey"))
-    return None
+def pod_group_of(pod: Mapping[str, Any]) -> str | None:
+    """Return the name of the PodGroup to which the pod's spec links, or None if the spec has no link."""
+    group = (pod.get("spec") or {}).get(POD_LINK)
+    return str(group["podGroupName"]) if group else None
 
 
 def min_count_of(group: Mapping[str, Any]) -> int | None:
     """Return how many pods must start together, or None if the group is not a gang.
 
-    Takes a PodGroup object, a template of a Workload, or a 1.35 group inside a Workload.
+    Takes a PodGroup object, or a template of a Workload.
     """
     spec = group.get("spec") or group
-    policy = spec.get("schedulingPolicy") or spec.get("policy") or {}
-    gang = policy.get("gang")
+    gang = (spec.get("schedulingPolicy") or {}).get("gang")
     return None if gang is None else int(gang.get("minCount") or 1)

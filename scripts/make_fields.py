@@ -1,6 +1,6 @@
 """Generate the field table of the embedded API server from the published OpenAPI document of each release.
 
-    python -m scripts.make_fields 1.35=path/swagger.json 1.36=... 1.37=... \
+    python -m scripts.make_fields 1.36=path/swagger.json 1.37=... \
         > gangjobs_sandbox/registry/fields.json
 
 `swagger.json` is `api/openapi-spec/swagger.json` of the Kubernetes source, which the published Go module
@@ -33,7 +33,7 @@ ROOTS = (
     "scheduling.v1.PriorityClass",
     *(
         f"scheduling.{version}.{kind}"
-        for version in ("v1alpha1", "v1alpha2", "v1alpha3", "v1beta1")
+        for version in ("v1alpha2", "v1alpha3", "v1beta1")
         for kind in ("Workload", "PodGroup")
     ),
 )

@@ -11,7 +11,6 @@ from typing import Final
 
 __all__ = [
     "dns_label",
-    "dns_label_1035",
     "dns_subdomain",
     "is_config_map_key",
     "is_env_name",
@@ -26,7 +25,6 @@ _CACHED_MAX = 4096
 """The number of cached results. Every write checks labels and finalizers, of which there are few different ones."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*", re.ASCII)
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
 _ENV_NAME = re.compile(r"[ -<>-~]+", re.ASCII)
@@ -41,11 +39,6 @@ _NOT_LABEL = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
     "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
-_NOT_LABEL_1035 = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
-    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
-    "'[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 _NOT_QUALIFIED = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
@@ -83,13 +76,6 @@ def dns_label(text: str) -> list[str]:
     if _LABEL.fullmatch(short):
         return too_long
     return [*too_long, "must not contain dots" if _SUBDOMAIN.fullmatch(short) else _NOT_LABEL]
-
-
-def dns_label_1035(text: str) -> list[str]:
-    """Return the errors by the rule for the names of Services."""
-    too_long = _too_long(text, _LABEL_MAX)
-    short = text[:_LABEL_MAX].rstrip("-") if too_long else text
-    return too_long + ([] if _LABEL_1035.fullmatch(short) else [_NOT_LABEL_1035])
 
 
 @lru_cache(_CACHED_MAX)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "main"]
 
-RELEASES = ("1.35", "1.36", "1.37", "none")
+RELEASES = ("1.36", "1.37", "none")
 PORT_MAX = 65535
 
 

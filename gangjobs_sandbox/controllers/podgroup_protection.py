@@ -73,10 +73,10 @@ class PodGroupProtection:
             self.queue.add(_key(group))
 
     def _pod(self, pod: Obj, *, is_gone: bool) -> None:
-        ref = pod_group_of(pod)
-        if ref is None:
+        group = pod_group_of(pod)
+        if group is None:
             return
-        key = (namespace_of(pod), ref.name)
+        key = (namespace_of(pod), group)
         users = self._users.setdefault(key, {})
         if not is_gone and not is_terminal(pod):
             users[uid_of(pod)] = None

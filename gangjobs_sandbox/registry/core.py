@@ -98,7 +98,7 @@ class ServiceStrategy(Strategy):
 
     def problems_with_name(self, name: str, context: Context) -> list[str]:
         """Return the errors in the name. Names that start with a digit are allowed since 1.36 (KEP-5311)."""
-        return validation.dns_label_1035(name) if context.release.schema == "1.35" else validation.dns_label(name)
+        return validation.dns_label(name)
 
     def default(self, obj: Object, context: Context) -> None:
         spec = obj.setdefault("spec", {})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gangjobs_sandbox.releases import PodLink
+from gangjobs_sandbox.releases import POD_LINK
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.releases import Release
@@ -87,14 +87,13 @@ def _default_volume(volume: Object) -> None:
 
 
 def drop_from_pod(spec: Object, release: Release) -> None:
-    """Remove the group links that the release does not have from a pod spec."""
-    for link in PodLink:
-        if link is not release.pod_link:
-            spec.pop(link, None)
+    """Remove the group link from a pod spec, if the release does not have it."""
+    if not release.has_pod_groups:
+        spec.pop(POD_LINK, None)
 
 
 def drop_from_job(spec: Object, release: Release) -> None:
-    """Remove the group links that the release does not have from the pod template of a Job.
+    """Remove the group link from the pod template of a Job, if the release does not have it.
 
     If the gate `WorkloadWithJob` is off, also remove `scheduling`.
     """

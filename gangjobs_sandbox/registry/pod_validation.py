@@ -84,13 +84,6 @@ def _group_causes(spec: Mapping[str, Any], path: str) -> Iterator[Cause]:
             yield errors.invalid_value(field, None, "must specify one of: `podGroupName`")
         else:
             yield from (errors.invalid_value(field, name, text) for text in validation.dns_subdomain(name))
-    if (reference := spec.get("workloadRef")) is not None:
-        for part, rule in (("name", validation.dns_subdomain), ("podGroup", validation.dns_label)):
-            field = f"{path}.workloadRef.{part}"
-            if not (name := reference.get(part)):
-                yield errors.required(field)
-            else:
-                yield from (errors.invalid_value(field, name, text) for text in rule(name))
 
 
 def _volume_causes(volumes: Iterable[Mapping[str, Any]], path: str) -> Iterator[Cause]:

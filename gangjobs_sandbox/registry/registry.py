@@ -300,7 +300,7 @@ class Registry:
 
     def _identify(self, kind: Resource, obj: Object) -> None:
         """Set the apiVersion under which objects are stored, and the kind."""
-        versions = kind.versions or self.release.scheduling_versions or ("v1alpha1",)
+        versions = kind.versions or self.release.scheduling_versions or ("v1beta1",)
         obj["apiVersion"], obj["kind"] = kind.api_version(versions[0]), kind.kind
 
     def _require_namespace(self, kind: Resource, meta: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Workloads, PodGroups and PriorityClasses of each release (KEP-4671, KEP-5547).
 
-The releases differ in the location of a group's policy, in how a PodGroup names its Workload, and in the mutable
+The releases differ in how a PodGroup names its Workload, and in the mutable
 fields. Decoding removes the fields that a release does not have (see `fields`).
 """
 
@@ -61,13 +61,11 @@ class WorkloadStrategy(Strategy):
 
     def validate(self, obj: Object, context: Context) -> list[Cause]:
         spec = obj.get("spec") or {}
-        if context.release.schema == "1.35":
-            return list(_template_list_causes(spec.get("podGroups") or [], "spec.podGroups", "policy"))
         templates = spec.get("podGroupTemplates") or []
         if not templates and context.release.schema == "1.37":
             detail = "must specify one of: `podGroupTemplates`, `compositePodGroupTemplates`"
             return [errors.invalid_value("spec", "", detail)]
-        return list(_template_list_causes(templates, "spec.podGroupTemplates", "schedulingPolicy"))
+        return list(_template_list_causes(templates, "spec.podGroupTemplates"))
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
         path = "spec.podGroupTemplates"
@@ -88,7 +86,7 @@ def _drop_disabled(group: Object, context: Context) -> None:
         group.pop(field, None)
 
 
-def _template_list_causes(templates: list[Any], path: str, policy: str) -> Iterator[Cause]:
+def _template_list_causes(templates: list[Any], path: str) -> Iterator[Cause]:
     if not templates:
         yield errors.required(path)
     if len(templates) > TEMPLATES_MAX:
@@ -105,7 +103,7 @@ def _template_list_causes(templates: list[Any], path: str, policy: str) -> Itera
         yield from (
             errors.invalid_value(f"{at}.name", name, text) for text in (validation.dns_label(name) if name else ())
         )
-        yield from _policy_causes(template.get(policy), f"{at}.{policy}")
+        yield from _policy_causes(template.get("schedulingPolicy"), f"{at}.schedulingPolicy")
 
 
 def _policy_causes(policy: Mapping[str, Any] | None, path: str) -> Iterator[Cause]:

@@ -1,9 +1,6 @@
 """The scheduler's view of the cluster, kept up to date by events: free resources, waiting pods, members of groups.
 
-A pod uses resources from its binding until it is terminal or removed; a pod that is being deleted still uses them. A
-pod that is assumed to be on a node but not bound (only in 1.35) uses resources as well.
-
-Pods refer to groups: PodGroup objects or, in 1.35, entries of a Workload.
+A pod uses resources from its binding until it is terminal or removed; a pod that is being deleted still uses them.
 """
 
 from __future__ import annotations
@@ -15,8 +12,8 @@ from typing import TYPE_CHECKING
 from gangjobs_sandbox.controllers.job.indexed_job import ANNOTATION_INDEX
 from gangjobs_sandbox.controllers.meta import is_deleting, is_terminal, namespace_of, node_of, uid_of
 from gangjobs_sandbox.errors import StatusError
-from gangjobs_sandbox.releases import GroupRef, min_count_of, pod_group_of
-from gangjobs_sandbox.resources import PODGROUPS, WORKLOADS, Resource
+from gangjobs_sandbox.releases import min_count_of, pod_group_of
+from gangjobs_sandbox.resources import PODGROUPS
 from gangjobs_sandbox.scheduler.nodes import NodeState, Obj, node_state, request_of
 
 if TYPE_CHECKING:
@@ -28,8 +25,8 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.scheduler.nodes import Obj
 
 
-GroupKey = tuple[str, GroupRef]
-"""Namespace and name of a group."""
+GroupKey = tuple[str, str]
+"""Namespace and name of a PodGroup."""
 
 Rank = tuple[int, str, int, str]
 """The sort key of a pod: negative priority, creation time, index, name."""
@@ -92,17 +89,6 @@ class ClusterCache:
             if not self._members[group]:
                 del self._members[group]
 
-    def assume(self, uid: str, node: str, request: ResourceList) -> None:
-        """Reserve resources on the node for a pod that is not bound yet. The pod is no longer waiting."""
-        self._take(uid, node, request)
-        self.waiting.pop(uid, None)
-
-    def forget_assumed(self, uid: str) -> None:
-        """Release the reserved resources. The pod waits again if it still exists."""
-        self._subtract(uid)
-        if uid in self.pods:
-            self.put_pod(self.pods[uid])
-
     def members_of(self, group: GroupKey) -> list[Obj]:
         """Return the pods of the group that are not terminal: a finished pod is not a member (kubernetes#142330)."""
         return list(self._members.get(group, {}).values())
@@ -131,8 +117,8 @@ class ClusterCache:
 
 def group_key(pod: Obj) -> GroupKey | None:
     """Return the key of the group that the pod names, or None if it names none."""
-    ref = pod_group_of(pod)
-    return None if ref is None else (namespace_of(pod), ref)
+    name = pod_group_of(pod)
+    return None if name is None else (namespace_of(pod), name)
 
 
 def in_order(pods: Iterable[Obj]) -> Cooperative[list[Obj]]:
@@ -182,27 +168,17 @@ class Group:
 
     min_count: int | None
     """The number of pods that start together, or None for a group that is not a gang."""
-    pod_group: Obj | None = None
-    """The PodGroup object, in releases that have PodGroups."""
+    pod_group: Obj
+    """The PodGroup object."""
 
 
 def find_group(registry: Registry, key: GroupKey) -> Group | None:
     """Return the group, or None if it has not been created."""
-    namespace, ref = key
-    if ref.workload is None:
-        pod_group = _get(registry, PODGROUPS, ref.name, namespace)
-        return None if pod_group is None else Group(min_count_of(pod_group), pod_group)
-    workload = _get(registry, WORKLOADS, ref.workload, namespace)
-    for entry in workload["spec"].get("podGroups") or () if workload else ():
-        if entry["name"] == ref.name:
-            return Group(min_count_of(entry))
-    return None
-
-
-def _get(registry: Registry, resource: Resource, name: str, namespace: str) -> Obj | None:
+    namespace, name = key
     try:
-        return registry.get(resource, name, namespace)
+        pod_group = registry.get(PODGROUPS, name, namespace)
     except StatusError as exc:
         if exc.code == 404:
             return None
         raise
+    return Group(min_count_of(pod_group), pod_group)

@@ -3,7 +3,7 @@
 A unit is a single pod, or all waiting pods of a group. The scheduler tries a unit when the unit is new or when a change
 may help it, but not before the back-off of the unit is over. A unit that does not fit is tried again without limit. The
 scheduler ignores a group until the group exists and has minCount pods. Then it places the pods on one snapshot of the
-nodes: as many as needed, or none (1.36 and later). Placement is cooperative: if in the meantime a node has changed,
+nodes: as many as needed, or none. Placement is cooperative: if in the meantime a node has changed,
 another pod has taken resources, or a placed member no longer waits, the scheduler binds nothing and tries the unit
 again.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gangjobs_sandbox.controllers.meta import is_terminal, labels_of, name_of, namespace_of, node_of, uid_of
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
-from gangjobs_sandbox.resources import NODES, PODGROUPS, PODS, WORKLOADS
+from gangjobs_sandbox.resources import NODES, PODGROUPS, PODS
 from gangjobs_sandbox.scheduler.cache import (
     ClusterCache,
     GroupKey,
@@ -29,7 +29,7 @@ from gangjobs_sandbox.scheduler.cache import (
 from gangjobs_sandbox.scheduler.placement import Candidate, Placement, place, place_cooperatively
 from gangjobs_sandbox.scheduler.preemption import Evictor
 from gangjobs_sandbox.scheduler.report import Gang, Messages, Reporter, priorities_differ
-from gangjobs_sandbox.scheduler.scheduling_queue import Permits, SchedulingQueue, Unit
+from gangjobs_sandbox.scheduler.scheduling_queue import SchedulingQueue, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -55,7 +55,6 @@ class Scheduler:
         self._cache = ClusterCache()
         self._messages = Messages(registry.release)
         self._report = Reporter(registry, clock, self._release.pod_group_condition)
-        self._permits = Permits(clock)
         self._evictor = Evictor(registry, clock, self._cache)
         self._scheduling_queue = SchedulingQueue(clock)
         self._has_freed_resources = False
@@ -74,12 +73,11 @@ class Scheduler:
                 self._pod_changed(event.obj, event.old)
         elif event.resource is NODES:
             self._node_changed(event.obj, event.old, is_gone=is_gone)
-        elif event.resource in (PODGROUPS, WORKLOADS) and not is_gone and _has_new_spec(event):
+        elif event.resource is PODGROUPS and not is_gone and _has_new_spec(event):
             self._resources_changed()
 
     def sync(self, key: Hashable) -> Cooperative[None]:
         """Try the units that are due. Raises StatusError if the registry unexpectedly refuses a write."""
-        self._expire_permits()
         if self._has_freed_resources:
             self._has_freed_resources = False
             self._activate_all()
@@ -107,9 +105,7 @@ class Scheduler:
         pod = self._cache.waiting.get(str(key))
         if pod is None:
             self._scheduling_queue.forget(unit)
-            return False
-        group = group_key(pod)
-        return group is None or self._ready_group(group) is not None
+        return pod is not None
 
     def _try(self, unit: Unit) -> Cooperative[None]:
         if not self._may_be_tried(unit):  # the units that were tried earlier in this cycle took time
@@ -152,15 +148,13 @@ class Scheduler:
             pod_group = group.pod_group if self._release.schedules_groups else None
             eviction = yield from self._evictor.preempt(candidates, needed=needed, pod_group=pod_group)
         yield from self._apply_placement(unit, pods, placement, self._messages.members(pods, gang, placement, eviction))
-        if group.pod_group is None:
-            return
         if placement.is_feasible:
             self._report.record_group_placement(group.pod_group)
         else:
             self._report.record_group_refusal(group.pod_group, self._messages.group(gang, placement, eviction))
 
     def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> Cooperative[bool]:
-        if group.pod_group is None or not self._release.schedules_groups:
+        if not self._release.schedules_groups:
             return False
         message = priorities_differ(pods, priority_of(group.pod_group))
         if message is None:
@@ -190,7 +184,7 @@ class Scheduler:
         for pod in pods:
             node = placement.nodes.get(uid_of(pod)) if placement.is_feasible else None
             if node is not None:
-                yield from self._accept(pod, node)
+                self._bind(pod, node)
             else:
                 self._report.record_refusal(pod, messages[uid_of(pod)])
             yield
@@ -198,21 +192,6 @@ class Scheduler:
             self._scheduling_queue.forget(unit)
         else:
             self._scheduling_queue.record_failure(unit)
-
-    def _accept(self, pod: Obj, node: str) -> Cooperative[None]:
-        """Bind the pod. In 1.35, a gang's pod first holds its resources and waits for the other pods."""
-        key = group_key(pod)
-        if self._release.has_pod_groups or key is None:
-            self._bind(pod, node)
-            return
-        group = self._ready_group(key)
-        assert group is not None, "a group is looked up before its pods are placed"
-        self._cache.assume(uid_of(pod), node, Candidate.of(pod).request)
-        self._permits.wait(key, pod, node)
-        if self._cache.bound_count(key) + len(self._permits.of(key)) >= (group.min_count or 1):
-            for permit in self._permits.allow(key):
-                self._bind(permit.pod, permit.node)
-                yield
 
     def _bind(self, pod: Obj, node: str) -> None:
         try:
@@ -224,15 +203,6 @@ class Scheduler:
             return
         self._report.record_binding(pod, node)
 
-    def _expire_permits(self) -> None:
-        """Release the resources of gangs that were not complete before their timeout. Used in 1.35 only."""
-        for permit in self._permits.expire():
-            uid = uid_of(permit.pod)
-            self._cache.forget_assumed(uid)
-            self._report.record_refusal(self._cache.pods[uid], permit.timeout_message)
-            self._scheduling_queue.record_failure(("pod", uid))
-            self._resources_changed()
-
     def _rank(self, unit: Unit) -> Cooperative[tuple[int, str, str]]:
         kind, key = unit
         pods = [self._cache.waiting[str(key)]] if kind == "pod" else self._cache.waiting_of(key)  # type: ignore[arg-type]
@@ -242,23 +212,19 @@ class Scheduler:
         return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)
 
     def _enqueue_next_cycle(self) -> None:
-        after_s = self._scheduling_queue.next_s(self._permits.deadlines())
+        after_s = self._scheduling_queue.next_s()
         if after_s is not None:
             self.queue.add(_CYCLE, after_s=after_s)
 
     def _pod_changed(self, pod: Obj, old: Obj | None) -> None:
         held_resources = old is not None and node_of(old) is not None and not is_terminal(old)
         self._cache.put_pod(pod)
-        if self._permits.drop_if_over(pod):
-            self._cache.forget_assumed(uid_of(pod))
-            self._resources_changed()
         if held_resources and is_terminal(pod):
             self._resources_changed()
         elif old is None or old["spec"] != pod["spec"] or labels_of(old) != labels_of(pod):
-            self._activate_pod_and_group(pod, is_new=old is None)
+            self._activate_pod_and_group(pod)
 
     def _pod_gone(self, pod: Obj) -> None:
-        self._permits.drop(pod)
         self._cache.drop_pod(pod)
         self._scheduling_queue.forget(("pod", uid_of(pod)))
         self._resources_changed()
@@ -272,20 +238,10 @@ class Scheduler:
         self._cache.put_node(node)
         self._resources_changed()
 
-    def _activate_pod_and_group(self, pod: Obj, *, is_new: bool) -> None:
-        """Activate the pod, and the pods whose group it has completed."""
+    def _activate_pod_and_group(self, pod: Obj) -> None:
+        """Activate the pod, or its group."""
         group = group_key(pod)
-        if group is not None and self._release.has_pod_groups:
-            self._activate(("group", group))
-        elif group is not None and is_new and self._has_just_enough(group):
-            for member in self._cache.waiting_of(group):
-                self._activate(("pod", uid_of(member)))
-        else:
-            self._activate(("pod", uid_of(pod)))
-
-    def _has_just_enough(self, key: GroupKey) -> bool:
-        group = find_group(self._registry, key)
-        return group is not None and (group.min_count or 1) == self._cache.member_count(key)
+        self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
 
     def _resources_changed(self) -> None:
         """Request that the next cycle tries all waiting units, because one of them may fit now."""
@@ -294,8 +250,7 @@ class Scheduler:
 
     def _activate_all(self) -> None:
         for pod in self._cache.waiting.values():
-            group = group_key(pod) if self._release.has_pod_groups else None
-            self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
+            self._activate_pod_and_group(pod)
 
     def _activate(self, unit: Unit) -> None:
         self.queue.add(_CYCLE, after_s=self._scheduling_queue.activate(unit))

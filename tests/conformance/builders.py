@@ -42,15 +42,13 @@ def job(name: str = "a", *, template: Obj | None = None, pod_spec: Obj | None = 
 INDEXED = {"completionMode": "Indexed", "completions": 2, "parallelism": 2}
 
 
-def gang(release: Release, least: int = 2) -> Obj:
-    """Return the gang policy of a group, under its name in this release."""
-    field = "policy" if release.schema == "1.35" else "schedulingPolicy"
-    return {field: {"gang": {"minCount": least}}}
+def gang(least: int = 2) -> Obj:
+    """Return the gang policy of a group."""
+    return {"schedulingPolicy": {"gang": {"minCount": least}}}
 
 
-def workload(release: Release, name: str = "w", least: int = 2) -> Obj:
-    field = "podGroups" if release.schema == "1.35" else "podGroupTemplates"
-    return {"metadata": {"name": name}, "spec": {field: [{"name": "workers", **gang(release, least)}]}}
+def workload(name: str = "w", least: int = 2) -> Obj:
+    return {"metadata": {"name": name}, "spec": {"podGroupTemplates": [{"name": "workers", **gang(least)}]}}
 
 
 def pod_group(release: Release, name: str = "g", workload: str = "w", least: int = 2) -> Obj:
@@ -58,4 +56,4 @@ def pod_group(release: Release, name: str = "g", workload: str = "w", least: int
         link: Obj = {"podGroupTemplateRef": {"workload": {"workloadName": workload, "podGroupTemplateName": "workers"}}}
     else:
         link = {"workloadRef": {"workloadName": workload, "templateName": "workers"}}
-    return {"metadata": {"name": name}, "spec": {**gang(release, least), **link}}
+    return {"metadata": {"name": name}, "spec": {**gang(least), **link}}

@@ -32,9 +32,7 @@ def with_two_nodes(namespace: Namespace) -> Namespace:
 
 def link(namespace: Namespace, name: str) -> Obj:
     """Return the part of a pod's spec that makes the pod a member of the group `name`."""
-    if namespace.release.has_pod_groups:
-        return {"schedulingGroup": {"podGroupName": name}}
-    return {"workloadRef": {"name": name, "podGroup": "workers"}}
+    return {"schedulingGroup": {"podGroupName": name}}
 
 
 def gang(
@@ -53,10 +51,11 @@ def gang(
 def group(
     namespace: Namespace, name: str, least: int, *, owner: Obj | None = None, priority: str | None = None
 ) -> None:
-    """Create the Workload and, where the release has it, the PodGroup `name`."""
-    objects = {"workloads": workload(namespace.release, name, least)}
-    if namespace.release.has_pod_groups:
-        objects["podgroups"] = pod_group(namespace.release, name, name, least)
+    """Create the Workload and the PodGroup `name`."""
+    objects = {
+        "workloads": workload(name, least),
+        "podgroups": pod_group(namespace.release, name, name, least),
+    }
     if priority is not None and namespace.release.schedules_groups:
         objects["workloads"]["spec"]["podGroupTemplates"][0]["priorityClassName"] = priority
         objects["podgroups"]["spec"]["priorityClassName"] = priority

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 GIVEN = "GANGJOBS_CONFORMANCE_KUBECONFIG"
 """The kubeconfig, with a token, of a cluster that is tested instead of the targets."""
 
-SANDBOXES = tuple(f"sandbox-{release}" for release in ("1.35", "1.36", "1.37", "none"))
+SANDBOXES = tuple(f"sandbox-{release}" for release in ("1.36", "1.37", "none"))
 NEWEST_SANDBOX = "sandbox-1.37"
-REAL = tuple(f"real-{release}" for release in ("1.35", "1.36", "1.37"))
+REAL = tuple(f"real-{release}" for release in ("1.36", "1.37"))
 BY_NAME_ONLY = ("real-none",)
 """1.37 with its default settings. Its API is that of `real-1.37` without gangs, so it is tested only if it is named."""
 
@@ -48,7 +48,7 @@ class Target:
 
     @property
     def release(self) -> str:
-        """`1.35`, `1.36`, `1.37`, or `none`, which serves no Workload API."""
+        """`1.36`, `1.37`, or `none`, which serves no Workload API."""
         return self.name.partition("-")[2]
 
     @property

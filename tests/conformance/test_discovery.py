@@ -25,8 +25,7 @@ async def test_scheduling_resources_are_those_of_the_release(each_release: ApiSe
     for version in release.scheduling_versions:
         listed = await each_release.get(f"/apis/scheduling.k8s.io/{version}")
         names = {resource["name"] for resource in listed["resources"]}
-        assert "workloads" in names
-        assert ({"podgroups", "podgroups/status"} <= names) is release.has_pod_groups
+        assert {"workloads", "podgroups", "podgroups/status"} <= names
 
 
 async def test_version_that_is_not_served_is_not_found(each_release: ApiServer) -> None:

@@ -20,36 +20,29 @@ def namespace(namespace: Namespace) -> Namespace:
     return with_two_nodes(namespace)
 
 
-@pytest.fixture
-def grouped(namespace: Namespace) -> Namespace:
-    if not namespace.release.has_pod_groups:
-        pytest.skip("has no PodGroups")
-    return namespace
+def test_group_is_protected_while_its_pods_may_run(namespace: Namespace) -> None:
+    gang(namespace, "g", 2)
+    pods = namespace.wait_bound(2, "g")
+    assert namespace.get("podgroups", "g")["metadata"]["finalizers"] == [PROTECTION]
+    namespace.delete("podgroups", "g")
+    assert "deletionTimestamp" in namespace.get("podgroups", "g")["metadata"]
+    namespace.set_terminated(*pods)
+    namespace.wait_gone("podgroups", "g")
 
 
-def test_group_is_protected_while_its_pods_may_run(grouped: Namespace) -> None:
-    gang(grouped, "g", 2)
-    pods = grouped.wait_bound(2, "g")
-    assert grouped.get("podgroups", "g")["metadata"]["finalizers"] == [PROTECTION]
-    grouped.delete("podgroups", "g")
-    assert "deletionTimestamp" in grouped.get("podgroups", "g")["metadata"]
-    grouped.set_terminated(*pods)
-    grouped.wait_gone("podgroups", "g")
+def test_held_pods_that_have_ended_do_not_keep_the_group(namespace: Namespace) -> None:
+    gang(namespace, "g", 2, finalizers=(FOREIGN,))
+    namespace.set_terminated(*namespace.wait_bound(2, "g"))
+    namespace.wait_job("Complete", job="g")
+    namespace.delete("podgroups", "g")
+    namespace.wait_gone("podgroups", "g")
+    assert len(namespace.pods("g")) == 2
 
 
-def test_held_pods_that_have_ended_do_not_keep_the_group(grouped: Namespace) -> None:
-    gang(grouped, "g", 2, finalizers=(FOREIGN,))
-    grouped.set_terminated(*grouped.wait_bound(2, "g"))
-    grouped.wait_job("Complete", job="g")
-    grouped.delete("podgroups", "g")
-    grouped.wait_gone("podgroups", "g")
-    assert len(grouped.pods("g")) == 2
-
-
-def test_unused_group_is_deleted_at_once(grouped: Namespace) -> None:
-    group(grouped, "g", 2)
-    grouped.delete("podgroups", "g")
-    grouped.wait_gone("podgroups", "g")
+def test_unused_group_is_deleted_at_once(namespace: Namespace) -> None:
+    group(namespace, "g", 2)
+    namespace.delete("podgroups", "g")
+    namespace.wait_gone("podgroups", "g")
 
 
 def test_group_is_deleted_with_its_job(namespace: Namespace) -> None:
@@ -61,8 +54,7 @@ def test_group_is_deleted_with_its_job(namespace: Namespace) -> None:
     )
     namespace.set_terminated(*pods, exit_code=143)
     namespace.wait_gone("workloads", "g")
-    if namespace.release.has_pod_groups:
-        namespace.wait_gone("podgroups", "g")
+    namespace.wait_gone("podgroups", "g")
 
 
 def test_pods_of_a_placed_gang_stay_when_their_group_is_deleted(namespace: Namespace) -> None:

@@ -62,7 +62,7 @@ def refused(cause: str, preemption: str) -> dict[str, str]:
     """Return the condition of a pod that fits no node, by release."""
     text = f"0/2 nodes are available: {cause}."
     before_1_37 = f"{text} no new claims to deallocate, preemption: 0/2 nodes are available: {preemption}."
-    return {"1.35": before_1_37, "1.36": before_1_37, "1.37": text}
+    return {"1.36": before_1_37, "1.37": text}
 
 
 NO_ROOM = refused("2 Insufficient cpu", "2 No preemption victims found for incoming pod")
@@ -76,9 +76,9 @@ WAITING = (
 )
 
 
-def group_refused(least: int, placed: int) -> dict[str, tuple[str, str, str] | None]:
+def group_refused(least: int, placed: int) -> dict[str, tuple[str, str, str]]:
     lacking = LACKING.format(least=least, placed=placed) + NO_VICTIMS
-    return {"1.35": None, "1.36": ("False", "Unschedulable", GROUP), "1.37": ("False", "Unschedulable", lacking)}
+    return {"1.36": ("False", "Unschedulable", GROUP), "1.37": ("False", "Unschedulable", lacking)}
 
 
 def test_gang_that_fits_is_placed(namespace: Namespace) -> None:
@@ -87,18 +87,16 @@ def test_gang_that_fits_is_placed(namespace: Namespace) -> None:
     for pod in pods:
         scheduled = namespace.wait_condition("pods", pod["metadata"]["name"], "PodScheduled")
         assert condition_fields(scheduled, "PodScheduled") == ("True", "", "")
-    assert group_condition(namespace, "g") == (("True", "Scheduled", "") if namespace.release.has_pod_groups else None)
+    assert group_condition(namespace, "g") == ("True", "Scheduled", "")
 
 
 def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
-    """Four pods have a reserved node and wait for the others. In 1.35 they have no condition."""
     release = namespace.target.release
     gang(namespace, "g", 6)
     lacking = LACKING.format(least=6, placed=4)
     assert (
-        pods_conditions(namespace, "g", 2 if release == "1.35" else 6)
+        pods_conditions(namespace, "g", 6)
         == {
-            "1.35": Counter({NO_ROOM["1.35"]: 2}),
             "1.36": Counter({NO_ROOM["1.36"]: 2, WAITING: 4}),
             "1.37": Counter({NO_ROOM["1.37"]: 1, f"{GROUP}, {lacking}{NO_VICTIMS}": 4, lacking: 1}),
         }[release]
@@ -109,7 +107,7 @@ def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
 
 def test_refused_gang_is_reported_by_events(namespace: Namespace) -> None:
     gang(namespace, "g", 6)
-    refusals = pods_conditions(namespace, "g", 2 if namespace.target.release == "1.35" else 6)
+    refusals = pods_conditions(namespace, "g", 6)
     assert namespace.wait_event("FailedScheduling", "Pod")["type"] == "Warning"
     namespace.wait_until(
         lambda: (
@@ -140,19 +138,11 @@ def test_gang_whose_claim_is_missing_places_nothing(namespace: Namespace) -> Non
 
 
 def test_small_gang_is_placed_next_to_one_that_cannot_fit(namespace: Namespace) -> None:
-    """In 1.35 the pods of the large gang reserve nodes while they wait, so the small gang does not run."""
-    starves = namespace.target.release == "1.35"
     gang(namespace, "big", 6)
-    pods_conditions(namespace, "big", 2 if starves else 6)
+    pods_conditions(namespace, "big", 6)
     gang(namespace, "small", 3)
-    if not starves:
-        namespace.wait_bound(3, "small")
-        assert bound(namespace, "big") == 0
-        return
-    assert pods_conditions(namespace, "small", 3) == Counter({NO_ROOM["1.35"]: 3})
-    assert bound(namespace, "small") + bound(namespace, "big") == 0
-    namespace.patch("jobs", "big", {"spec": {"suspend": True}})
     namespace.wait_bound(3, "small")
+    assert bound(namespace, "big") == 0
 
 
 def test_pods_have_no_condition_while_the_group_is_missing(namespace: Namespace) -> None:
@@ -174,8 +164,7 @@ def test_pods_have_no_condition_while_other_pods_are_missing(namespace: Namespac
     namespace.wait_pods(2, "g")
     namespace.wait_bound(1, "witness")
     assert [pod["status"].get("conditions") for pod in namespace.pods("g")] == [None, None]
-    if namespace.release.pod_group_condition:
-        assert not namespace.get("podgroups", "g").get("status", {}).get("conditions")
+    assert not namespace.get("podgroups", "g").get("status", {}).get("conditions")
     namespace.create("jobs", indexed("h", 1, pod_spec=link(namespace, "g")))
     namespace.wait_bound(2, "g")
 
@@ -184,12 +173,12 @@ def test_pods_above_min_count_may_wait(namespace: Namespace) -> None:
     gang(namespace, "g", 6, least=3)
     namespace.wait_bound(4, "g")
     assert pods_conditions(namespace, "g", 2) == Counter({NO_ROOM[namespace.target.release]: 2})
-    assert group_condition(namespace, "g") == (("True", "Scheduled", "") if namespace.release.has_pod_groups else None)
+    assert group_condition(namespace, "g") == ("True", "Scheduled", "")
 
 
 def test_gang_is_placed_when_a_node_is_added(namespace: Namespace) -> None:
     gang(namespace, "g", 6)
-    pods_conditions(namespace, "g", 2 if namespace.target.release == "1.35" else 6)
+    pods_conditions(namespace, "g", 6)
     namespace.add_nodes(1, cpu=2)
     namespace.wait_bound(6, "g")
     if namespace.release.pod_group_condition:
@@ -210,7 +199,7 @@ def test_condition_of_a_group_stays_after_its_first_placement(namespace: Namespa
     namespace.create("jobs", indexed("other", 1))
     namespace.wait_bound(1, "other")
     namespace.patch("jobs", "g", {"spec": {"suspend": False}})
-    pods_conditions(namespace, "g", 1 if namespace.target.release == "1.35" else 4)
+    pods_conditions(namespace, "g", 4)
     assert group_condition(namespace, "g") == placed
     assert bound(namespace, "g") == 0
 

@@ -83,14 +83,13 @@ def test_job_that_starts_with_a_deadline_of_zero_fails_without_a_pod(namespace: 
 
 
 def test_start_time_is_cleared_and_set_again(namespace: Namespace) -> None:
-    """1.35 keeps the start time until the Job is resumed."""
     namespace.create("jobs", indexed())
     namespace.wait_until(
         lambda: "startTime" in namespace.job().get("status", {}), lambda: f"a start time: {namespace.job()}"
     )
     namespace.patch("jobs", "j", {"spec": {"suspend": True}})
     suspended = namespace.wait_job("Suspended")
-    assert ("startTime" in suspended["status"]) == (namespace.target.release == "1.35")
+    assert "startTime" not in suspended["status"]
     namespace.patch("jobs", "j", {"spec": {"suspend": False}})
     resumed = namespace.wait_job("Suspended", "False")
     assert resumed["status"]["startTime"]

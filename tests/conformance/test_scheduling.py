@@ -6,52 +6,39 @@ from typing import Any
 
 import pytest
 
-from gangjobs_sandbox.releases import PodLink
+from gangjobs_sandbox.releases import POD_LINK
 from tests.conformance.api_server import ApiServer, invalid_fields, refused
 from tests.conformance.builders import INDEXED, gang, job, pod, pod_group, workload
 
-LINKS: dict[str, dict[str, Any]] = {
-    PodLink.SCHEDULING_GROUP: {"podGroupName": "g"},
-    PodLink.WORKLOAD_REF: {"name": "w", "podGroup": "workers"},
-}
+LINK = {"podGroupName": "g"}
 GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
 
 
 @pytest.fixture
 async def with_groups(grouped: ApiServer) -> ApiServer:
-    """A server with PodGroups, whose namespace has one Workload."""
-    if not grouped.release.has_pod_groups:
-        pytest.skip("no PodGroups")
-    await grouped.create(grouped.scheduling("workloads"), workload(grouped.release))
+    """A server whose namespace has one Workload."""
+    await grouped.create(grouped.scheduling("workloads"), workload())
     return grouped
 
 
-@pytest.mark.parametrize("link", LINKS)
-async def test_job_keeps_the_link_of_its_release_only(each_release: ApiServer, link: str) -> None:
-    created = await each_release.create(each_release.jobs(), job(pod_spec={link: LINKS[link]}))
-    kept = created["spec"]["template"]["spec"].get(link)
-    assert kept == (LINKS[link] if each_release.release.pod_link == link else None)
-
-
-@pytest.mark.parametrize("link", LINKS)
-async def test_pod_keeps_the_link_of_its_release_only(each_release: ApiServer, link: str) -> None:
-    created = await each_release.create(each_release.core("pods"), pod(**{link: LINKS[link]}))
-    assert (link in created["spec"]) is (each_release.release.pod_link == link)
+async def test_link_is_kept_where_there_are_groups(each_release: ApiServer) -> None:
+    created = await each_release.create(each_release.jobs(), job(pod_spec={POD_LINK: LINK}))
+    kept = created["spec"]["template"]["spec"].get(POD_LINK)
+    assert kept == (LINK if each_release.release.has_pod_groups else None)
+    stored = await each_release.create(each_release.core("pods"), pod(**{POD_LINK: LINK}))
+    assert (POD_LINK in stored["spec"]) is each_release.release.has_pod_groups
 
 
 async def test_strict_refuses_a_link_that_the_release_does_not_know(each_release: ApiServer) -> None:
     """With a feature gate that is off the field is known, and is dropped silently."""
-    unknown = PodLink.WORKLOAD_REF if each_release.release.schema != "1.35" else PodLink.SCHEDULING_GROUP
-    obj = job(pod_spec={unknown: LINKS[unknown]})
+    obj = job(pod_spec={"workloadRef": {"name": "w"}})
     response = await each_release.http.post(each_release.jobs(), json=obj, params={"fieldValidation": "Strict"})
-    assert f'unknown field "spec.template.spec.{unknown}"' in refused(response, 400, "BadRequest")["message"]
+    assert 'unknown field "spec.template.spec.workloadRef"' in refused(response, 400, "BadRequest")["message"]
 
 
 async def test_dry_run_shows_what_would_be_kept(each_release: ApiServer) -> None:
-    obj = job(pod_spec=LINKS | {})
-    echoed = await each_release.create(each_release.jobs(), obj, dryRun="All")
-    kept = set(LINKS) & set(echoed["spec"]["template"]["spec"])
-    assert kept == ({each_release.release.pod_link} - {None})
+    echoed = await each_release.create(each_release.jobs(), job(pod_spec={POD_LINK: LINK}), dryRun="All")
+    assert (POD_LINK in echoed["spec"]["template"]["spec"]) is each_release.release.has_pod_groups
 
 
 async def test_gang_of_a_job_is_kept_from_1_37_on(each_release: ApiServer) -> None:
@@ -85,12 +72,11 @@ async def test_impossible_gang_of_a_job_is_refused(server: ApiServer, scheduling
 
 
 async def test_workload_is_kept_as_it_was_sent(grouped: ApiServer) -> None:
-    sent = workload(grouped.release)
+    sent = workload()
     sent["spec"]["controllerRef"] = {"apiGroup": "batch", "kind": "Job", "name": "j"}
     created = await grouped.create(grouped.scheduling("workloads"), sent)
     assert created["spec"]["controllerRef"] == sent["spec"]["controllerRef"]
-    field = "podGroups" if grouped.release.schema == "1.35" else "podGroupTemplates"
-    assert gang(grouped.release).items() <= created["spec"][field][0].items()
+    assert gang().items() <= created["spec"]["podGroupTemplates"][0].items()
 
 
 async def test_workload_needs_a_group(grouped: ApiServer) -> None:
@@ -102,17 +88,14 @@ async def test_workload_needs_a_group(grouped: ApiServer) -> None:
     "change",
     [
         pytest.param({"name": "Upper"}, id="name"),
-        pytest.param({"schedulingPolicy": {}, "policy": {}}, id="no policy"),
-        pytest.param(
-            {"schedulingPolicy": {"gang": {"minCount": 0}}, "policy": {"gang": {"minCount": 0}}}, id="gang of none"
-        ),
+        pytest.param({"schedulingPolicy": {}}, id="no policy"),
+        pytest.param({"schedulingPolicy": {"gang": {"minCount": 0}}}, id="gang of none"),
     ],
 )
 async def test_wrong_group_of_a_workload_is_refused(grouped: ApiServer, change: dict[str, Any]) -> None:
-    sent = workload(grouped.release)
+    sent = workload()
     (templates,) = sent["spec"].values()
     templates[0] = templates[0] | change
-    templates[0].pop("policy" if grouped.release.schema != "1.35" else "schedulingPolicy", None)
     refused(await grouped.http.post(grouped.scheduling("workloads"), json=sent), 422, "Invalid")
 
 

@@ -128,8 +128,6 @@ class SubmissionCluster:
     def objects(self, resource: Any) -> list[dict[str, Any]]:
         if resource.plural in {"workloads", "podgroups"} and not self.bench.registry.release.scheduling_versions:
             return []
-        if resource is PODGROUPS and not self.bench.registry.release.has_pod_groups:
-            return []
         return self.bench.registry.list(resource, NAMESPACE)
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -169,7 +167,7 @@ class SubmissionCluster:
         assert len(self.bench.bound(job["metadata"]["name"])) == len(pods) == workers
         if PlacementDecision.parse(submission.decision).placement is Placement.GANG:
             assert len(self.objects(WORKLOADS)) == 1
-            assert len(self.objects(PODGROUPS)) == int(self.bench.registry.release.has_pod_groups)
+            assert len(self.objects(PODGROUPS)) == 1
 
 
 NO_PERMISSION: Final = 'jobs.batch is forbidden: User "system:serviceaccount:ml:airflow" cannot write resource "jobs"'

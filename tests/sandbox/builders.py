@@ -10,7 +10,7 @@ from gangjobs_sandbox.clock import VirtualClock, timestamp
 from gangjobs_sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Registry
-from gangjobs_sandbox.resources import EVENTS, JOBS, NODES, PODGROUPS, PODS, WORKLOADS
+from gangjobs_sandbox.resources import EVENTS, JOBS, NODES, PODGROUPS, PODS
 from gangjobs_sandbox.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -156,19 +156,12 @@ class Bench:
         return self.registry.create(JOBS, body, NAMESPACE)
 
     def gang(self, name: str = "train", *, workers: int = 2, min_count: int | None = None, **spec: Any) -> Obj:
-        """Create a Job and the group that its pods refer to, in the form of the release."""
-        release = self.registry.release
+        """Create a Job and the group that its pods refer to."""
         policy = {"gang": {"minCount": min_count or workers}}
-        if release.has_pod_groups:
-            link: Obj = {"schedulingGroup": {"podGroupName": name}}
-            priority = {k: v for k, v in spec.get("pod_spec", {}).items() if k == "priorityClassName"}
-            group = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy, **priority}}
-            self.registry.create(PODGROUPS, group, NAMESPACE)
-        else:
-            link = {"workloadRef": {"name": name, "podGroup": "workers"}}
-            groups = [{"name": "workers", "policy": policy}]
-            self.registry.create(WORKLOADS, {"metadata": {"name": name}, "spec": {"podGroups": groups}}, NAMESPACE)
-        pod_spec = {**spec.pop("pod_spec", {}), **link}
+        priority = {k: v for k, v in spec.get("pod_spec", {}).items() if k == "priorityClassName"}
+        group = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy, **priority}}
+        self.registry.create(PODGROUPS, group, NAMESPACE)
+        pod_spec = {**spec.pop("pod_spec", {}), "schedulingGroup": {"podGroupName": name}}
         return self.job(name, workers=workers, pod_spec=pod_spec, **spec)
 
     # Queries

@@ -70,28 +70,16 @@ def test_time_must_be_a_timestamp() -> None:
         decoded({"metadata": {"creationTimestamp": "yesterday"}})
 
 
-@pytest.mark.parametrize(
-    ("release", "fields"),
-    [("1.35", {"workloadRef"}), ("1.36", {"schedulingGroup"}), ("1.37", {"schedulingGroup"})],
-)
-def test_pod_link_of_each_release(release: str, fields: set[str]) -> None:
-    assert {"workloadRef", "schedulingGroup"} & set(schema_of(release).fields("core.v1.PodSpec")) == fields
-
-
-@pytest.mark.parametrize(("release", "has"), [("1.35", False), ("1.36", False), ("1.37", True)])
+@pytest.mark.parametrize(("release", "has"), [("1.36", False), ("1.37", True)])
 def test_job_scheduling_is_new_in_1_37(release: str, has: bool) -> None:
     assert ("scheduling" in schema_of(release).fields("batch.v1.JobSpec")) is has
 
 
-@pytest.mark.parametrize(
-    ("release", "version", "has_groups"),
-    [("1.35", "v1alpha1", False), ("1.36", "v1alpha2", True), ("1.37", "v1beta1", True), ("1.37", "v1alpha3", True)],
-)
-def test_workload_api_of_each_release(release: str, version: str, has_groups: bool) -> None:
+@pytest.mark.parametrize(("release", "version"), [("1.36", "v1alpha2"), ("1.37", "v1beta1"), ("1.37", "v1alpha3")])
+def test_workload_api_of_each_release(release: str, version: str) -> None:
     schema = schema_of(release)
     assert schema.root(WORKLOADS, version)
-    if has_groups:
-        assert schema.root(PODGROUPS, version)
+    assert schema.root(PODGROUPS, version)
 
 
 def test_kind_without_a_table_has_no_root() -> None:

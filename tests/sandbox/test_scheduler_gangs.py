@@ -180,35 +180,6 @@ def test_retries_back_off_to_ten_seconds():
     assert set(gaps[5:]) == {10}
 
 
-class TestWorkloadOf135:
-    """v1alpha1: pods are placed one by one and keep their nodes while they wait for the other pods."""
-
-    @pytest.fixture
-    def bench(self):
-        return two_nodes("1.35")
-
-    def test_blocked_gang_runs_when_the_large_gang_is_deleted(self, bench):
-        bench.gang("big", workers=6, cpu="1")
-        bench.run(3)
-        bench.gang("small", workers=3, cpu="1")
-        bench.run(60)
-        bench.registry.delete(JOBS, "big", NAMESPACE, propagation="Background")
-        bench.run(15)
-        assert len(bench.bound("small")) == 3
-
-    def test_waiting_members_are_rejected_after_five_minutes(self, bench):
-        bench.gang("big", workers=6, cpu="1")
-        bench.run(295)
-        timeout = 'rejected due to timeout after waiting 5m0s at plugin "GangScheduling"'
-        assert timeout not in self.messages(bench, "big")
-        bench.run(10)
-        assert timeout in self.messages(bench, "big")
-        assert bench.bound("big") == []
-
-    def messages(self, bench, job):
-        return {message for pod in bench.pods(job) for _, message in bench.events(pod["metadata"]["name"])}
-
-
 class RunningClock(VirtualClock):
     """A clock that advances with every reading, as real clocks do."""
 

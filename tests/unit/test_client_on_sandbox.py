@@ -236,7 +236,7 @@ async def test_wrong_token_is_refused_once_renewed(connect: Connect) -> None:
 
 @pytest.mark.parametrize(
     ("release", "versions"),
-    [("1.35", ("v1alpha1",)), ("1.36", ("v1alpha2",)), ("1.37", ("v1beta1", "v1alpha3")), ("none", ())],
+    [("1.36", ("v1alpha2",)), ("1.37", ("v1beta1", "v1alpha3")), ("none", ())],
 )
 @in_virtual_time
 async def test_releases_are_discovered(release: str, versions: tuple[str, ...]) -> None:

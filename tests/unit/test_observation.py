@@ -358,7 +358,7 @@ NODE_REASONS = {
     "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {gpu: }.": (
         "had untolerated taint {gpu: } on 2 of 3 nodes; Insufficient cpu on 1 of 3 nodes"
     ),
-    # The messages of 1.35 and 1.36, and then of 1.37.
+    # The message of 1.36, and then of 1.37.
     "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). no new claims to deallocate, "
     "preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, "
     "1 Preemption is not helpful for scheduling.": (

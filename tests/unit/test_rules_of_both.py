@@ -30,7 +30,6 @@ TEXTS = st.lists(PARTS, max_size=4).map("".join)
 
 NAMES: dict[str, tuple[Callable[[Any], str | None], Callable[[str], bool]]] = {
     "label": (names.problem_with_dns_label, lambda text: not validation.dns_label(text)),
-    "label of RFC 1035": (names.problem_with_dns_label_1035, lambda text: not validation.dns_label_1035(text)),
     "subdomain": (names.problem_with_dns_subdomain, lambda text: not validation.dns_subdomain(text)),
     "value of a label": (names.problem_with_label_value, lambda text: not validation.label_value(text)),
     "qualified name": (names.problem_with_qualified_name, lambda text: not validation.qualified_name(text)),

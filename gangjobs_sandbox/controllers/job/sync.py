@@ -143,8 +143,7 @@ class JobSync:
     def _record_suspension(self, job: Obj) -> None:
         now = self._clock.now()
         if is_suspended(job):
-            if self._registry.release.suspension_clears_start:
-                job["status"].pop("startTime", None)
+            job["status"].pop("startTime", None)
             wanted = conditions.new(conditions.SUSPENDED, "True", "JobSuspended", "Job suspended", now)
         else:
             wanted = conditions.new(conditions.SUSPENDED, "False", "JobResumed", "Job resumed", now)

@@ -25,7 +25,7 @@ from gangjobs_sandbox.controllers.meta import (
 )
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry.metadata import SUFFIX_ALPHABET
-from gangjobs_sandbox.releases import PodLink, Release, min_count_of
+from gangjobs_sandbox.releases import POD_LINK, Release, min_count_of
 from gangjobs_sandbox.resources import PODGROUPS, WORKLOADS
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class WorkloadWithJob:
 def is_eligible(job: Mapping[str, Any], release: Release) -> bool:
     """Return whether the controller creates a group for the Job's pods."""
     spec = job["spec"]
-    if spec["template"]["spec"].get(PodLink.SCHEDULING_GROUP) is not None:
+    if spec["template"]["spec"].get(POD_LINK) is not None:
         return False
     if not release.infers_gangs:
         return controller_of(job) is None
