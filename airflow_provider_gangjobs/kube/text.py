@@ -26,7 +26,7 @@ _COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_UNPRINTABLE_BUT_COLORS: Final = re.compile(f"(?!{_COLOR.pattern}){_UNPRINTABLE.pattern}")
+_UNPRINTABLE_IN_LOGS: Final = re.compile(f"(?!{_COLOR.pattern}|\r){_UNPRINTABLE.pattern}")
 
 
 def to_sentence(text: str) -> str:
@@ -39,16 +39,18 @@ def to_one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def to_printable(text: str, *, keep_colors: bool = False) -> str:
+def to_printable(text: str, *, in_log: bool = False) -> str:
     """Return a text from a cluster or a program with escapes in the place of what databases, terminals and browsers do
     not take: U+0000 becomes the four characters `\\x00`, and half of a character becomes `\\ud800`, as in Python.
 
-    Tabs and line feeds stay. Colors of a terminal are left out, or kept for a log. Secrets are masked before, because
-    a secret with such a character is not recognized afterwards. Texts are cut afterwards. Safe to repeat.
+    Tabs and line feeds stay. Secrets are masked before, because a secret with such a character is not recognized
+    afterwards. Texts are cut afterwards. Safe to repeat.
+
+    :param in_log: Keep colors, and the carriage returns of progress bars. Otherwise colors are left out.
     """
     text = text.replace("\r\n", "\n")
-    if keep_colors:
-        return _UNPRINTABLE_BUT_COLORS.sub(_escape, text)
+    if in_log:
+        return _UNPRINTABLE_IN_LOGS.sub(_escape, text)
     return _UNPRINTABLE.sub(_escape, _COLOR.sub("", text))
 
 

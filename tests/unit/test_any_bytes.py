@@ -139,7 +139,7 @@ def test_any_output_of_a_rank_becomes_lines_of_a_log(chunks: list[bytes]) -> Non
     writer.write(parser.end())
     writer.note(chunks[0].decode(errors="replace") if chunks else "")
     for line in lines:
-        require_printable(re.sub(r"\x1b\[[0-9;]*m", "", line))
+        require_printable(re.sub(r"\x1b\[[0-9;]*m|\r", "", line))
 
 
 @given(TEXTS)

@@ -131,7 +131,7 @@ class LineWriter:
         ]
 
     def _line(self, text: str, begins: bool) -> str:
-        shown = to_printable(text.rstrip("\r"), keep_colors=True)
+        shown = to_printable(text.rstrip("\r"), in_log=True)
         return f"[{self._label}{'' if begins else ', continued'}] {shown}"
 
 
