@@ -19,6 +19,7 @@ from typing import Final
 import airflow_provider_gangjobs.airflow_api.configuration
 import airflow_provider_gangjobs.attempt.completion
 import airflow_provider_gangjobs.attempt.metrics
+import airflow_provider_gangjobs.attempt.secret_places
 import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.attempt.task_try
 import airflow_provider_gangjobs.cluster.config

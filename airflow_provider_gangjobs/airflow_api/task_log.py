@@ -7,18 +7,22 @@ and error trackers, and with Airflow's log level DEBUG the log has them, too.
 
 A termination message may be the end of a log (`FallbackToLogsOnError`), and a program may log anything. Airflow masks
 the log of a task, but neither XComs nor the events of triggers, which are stored as plain text. Only free texts are
-masked: a secret may equal a name or a state, such as the password "airflow".
+masked: a secret may equal a name or a state, such as the password "airflow". The masker of a process knows the secrets
+that this process has read; a triggerer learns the others from the cluster (`attempt.secret_places`).
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from airflow.sdk import BaseOperator
+from airflow.sdk._shared.secrets_masker import redact
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.exceptions import (
@@ -29,18 +33,11 @@ from airflow_provider_gangjobs.airflow_api.exceptions import (
 from airflow_provider_gangjobs.exceptions import GangJobError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Callable, Iterator, MutableMapping
 
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
 
-
-try:
-    from airflow.sdk._shared.secrets_masker import redact
-except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported version.
-    from airflow.sdk.execution_time.secrets_masker import redact  # type: ignore[no-redef]
-
-if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 
@@ -49,11 +46,40 @@ def mask(text: str) -> str:
     return str(redact(text)) if text else text
 
 
-def mask_event(event: GangEvent) -> GangEvent:
+HIDDEN: Final = "(This text is not shown, because this process does not know the secrets of the gang)"
+
+
+def hide(text: str) -> str:
+    """Return what is shown in place of a text that may have secrets which Airflow does not know in this process."""
+    return HIDDEN if text else text
+
+
+_BEGIN, _END = "\ufdd0", "\ufdd1"
+"""Two code points that Unicode keeps free for such marks."""
+
+
+def find_secrets(text: str) -> list[tuple[int, int]]:
+    """Return the begin and the end of each secret in the text that Airflow knows in this process.
+
+    Raises:
+        ValueError: Airflow's masker does not say where they are.
+    """
+    if mask(text) == text:
+        return []
+    parts = re.split(f"[{_BEGIN}{_END}]", str(redact(text, replacement=f"{_BEGIN}\\g<0>{_END}")))
+    if "".join(parts) != text or len(parts) < 3:
+        raise ValueError("the masker does not keep the text between its marks")
+    ends = list(accumulate(map(len, parts)))
+    return list(zip(ends[:-1:2], ends[1::2], strict=True))
+
+
+def mask_event(event: GangEvent, mask: Callable[[str], str] = mask) -> GangEvent:
     """Return the event with masked texts, within its limits. Names, states, and numbers stay.
 
     The texts are masked before they are cut. If the event was cut before, a secret that the cut has
     shortened is not recognized.
+
+    :param mask: Returns a text with its secrets replaced.
     """
     masked = replace(
         event,
@@ -111,7 +137,7 @@ def _without_frames(error: BaseException) -> tuple[type[BaseException], BaseExce
 def log_failure(log: Logger, error: BaseException, what: str) -> None:
     """Log what failed and why: with all frames, unless the message of the error says all that a user needs."""
     if is_for_users(error):
-        log.error("%s: %s", what, error)
+        log.error("%s: %s", what, mask(str(error)))
         log.debug("The frames of this error", exc_info=error)
     else:
         log.error("%s", what, exc_info=error)
@@ -153,7 +179,7 @@ def skip_retries_of_permanent_errors() -> Iterator[None]:
     except GangJobError as error:
         if error.retryable:
             raise
-        raise AirflowFailException(str(error)) from error
+        raise AirflowFailException(mask(str(error))) from error
 
 
 @contextmanager

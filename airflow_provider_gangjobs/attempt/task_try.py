@@ -45,7 +45,7 @@ from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
 
     from airflow.sdk.types import Logger
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -93,6 +94,8 @@ class TaskTry:
     """What the time of the attempts of this try was used for that were lost."""
     deliver: Callable[[Any], None] = field(default_factory=lambda: lambda ti: None, init=False)
     """What is left to do after the success of the task, by its task instance; nothing before the gang has succeeded."""
+    _created: GangSpec | None = field(default=None, init=False)
+    """The spec of the gang, if this try has created the gang."""
 
     @property
     def log(self) -> Logger:
@@ -169,6 +172,7 @@ class TaskTry:
             while True:
                 try:
                     submission = self.gangs.submit(spec, request, self.guard, delete=deletes)
+                    self._created = None if submission.adopted else spec
                     break
                 except PreviousAttemptRunning as running:
                     self.log.warning("%s", running)
@@ -249,12 +253,25 @@ class TaskTry:
 
     def _defer(self, args: TriggerArgs, *, for_previous: bool = False) -> NoReturn:
         if not for_previous:
-            end = trigger_end(self.task, self.ti, self.storages.result_folders, self.log)
-            args = replace(args, end=end)
+            secrets = self._secret_places(args.ref)
+            folders = self.storages.result_folders
+            end = None if secrets is None else trigger_end(self.task, self.ti, folders, self.log)
+            args = replace(args, end=end, secrets=secrets)
         args, backstop = with_deadline(
             args, self.task.execution_timeout, self.ti.start_date, server_ahead_s=self.gangs.server_ahead_s
         )
         self.operator.defer_for(args, backstop, for_previous=for_previous)
+
+    def _secret_places(self, ref: GangRef) -> Sequence[Sequence[Any]] | None:
+        """Return `TriggerArgs.secrets`. The cluster is read only if the gang may have secrets."""
+        from airflow_provider_gangjobs.attempt.secret_places import find_places, has_secrets
+
+        if self._created is not None and not has_secrets(self._created):
+            return ()
+        places = self.gangs.call(lambda service: find_places(service.client, ref))
+        if places is None:
+            self.log.warning("Where gang %s has secrets is not known, so only a worker shows its logs and its end", ref)
+        return places
 
     def _args_of(self, gang: Submission | StoredGang | GangEvent) -> TriggerArgs:
         return trigger_args(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.airflow_api.task_end import success_event
-from airflow_provider_gangjobs.airflow_api.task_log import mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import start_in_worker_event, with_task_instance
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
@@ -206,8 +206,9 @@ class GangStartTrigger(_GangTrigger):
             )
             started = await self._start.result()
         except NeedsWorkerError as error:
-            self.log.info("A worker starts the gang: %s", error)
-            yield self._last_event(start_in_worker_event(str(error)))
+            why = mask(str(error))
+            self.log.info("A worker starts the gang: %s", why)
+            yield self._last_event(start_in_worker_event(why))
             return
         self.args, self._is_started = started.args, True
         if started.until is None:

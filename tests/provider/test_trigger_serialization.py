@@ -36,6 +36,7 @@ FULL = REQUIRED | {
     "task": {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1},
     "earlier_use": {"lost_s": 60.0, "held_s": 60.0},
     "end": {"results": "all", "logs": "rank0+failed", "deletes": True},
+    "secrets": [["/train-0/spec/containers/0/env/0/value", "text", 0, 12]],
 }
 TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
 

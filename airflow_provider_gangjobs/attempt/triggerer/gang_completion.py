@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_suc
 from airflow_provider_gangjobs.attempt.completion import value_of
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.metrics import report_use
+from airflow_provider_gangjobs.attempt.secret_places import learn_secrets
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
@@ -120,6 +121,8 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) ->
             end = TriggerEnd.of(args.end)
             config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
             async with shared_service(config) as gangs:
+                if not await learn_secrets(gangs.client, args.ref, args.secrets):
+                    raise _NeedsWorkerError("the secrets of the gang are not known in the triggerer")
                 await _Completion(args, end, event, ti, log).run(gangs)
     except TimeoutError:
         why = f"the end was not complete within {within_s:.0f} s"
@@ -130,7 +133,7 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) ->
         log.debug("The task could not be ended in the triggerer", exc_info=True)
     else:
         return True
-    log.info("A worker ends the task of gang %s: %s", args.ref, why)
+    log.info("A worker ends the task of gang %s: %s", args.ref, mask(why))
     return False
 
 

@@ -35,12 +35,14 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.airflow_api.task_log import log_failure, mask
+from airflow_provider_gangjobs.airflow_api.task_log import hide, log_failure, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.metrics import count_diagnosis, forget_progress, note_progress
+from airflow_provider_gangjobs.attempt.secret_places import learn_secrets
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, SUMMARY_S, LogStreaming
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of, with_history
@@ -119,6 +121,7 @@ class PhaseCallbacks:
     def __init__(self, args: TriggerArgs, log: Logger) -> None:
         self._args = args
         self._log = log
+        self.mask: Callable[[str], str] = mask
         self._phase: Phase | None = None
         self._is_stuck = False
         self._skipped: set[str] = set()
@@ -135,7 +138,7 @@ class PhaseCallbacks:
             "on_phase_change",
             phase=str(observation.phase),
             previous=None if previous is None else str(previous),
-            message=mask(observation.line),
+            message=self.mask(observation.line),
             since=observation.since,
             category=str(observation.diagnosis.category),
         )
@@ -144,7 +147,7 @@ class PhaseCallbacks:
         """Call the callbacks that want to know of progress and of restarts in place soon."""
         if self._args.callbacks and not self._is_stuck and len(self._changes) < WAITING_CALLS_MAX:
             progress = None if report.progress is None else to_builtins(report.progress)
-            change = {"event": line.event, "message": mask(line.message), "progress": progress}
+            change = {"event": line.event, "message": self.mask(line.message), "progress": progress}
             self._add("on_progress", **change, restarts=report.total)
 
     def _add(self, method: str, **arguments: Any) -> None:
@@ -320,6 +323,8 @@ class _GangWait:
         self._config = config
         self._last: Observation | None = None
         """The last observation that was reported."""
+        self._knows_secrets = args.secrets is not None and not args.secrets
+        """Whether the masker of this process knows the secrets of the gang."""
         self._streaming = LogStreaming(args, log, self._handle_line)
         self.callbacks = PhaseCallbacks(args, log)
         self._pause_s = pause_after_errors_s(args.tracking_errors)
@@ -353,6 +358,8 @@ class _GangWait:
         await streaming.stop(save=False, has_run=bool(event.ranks))
         forget_progress(self._args.uid)
         event = replace(event, streamed=streaming.positions, whole_logs=streaming.whole_logs)
+        if not self._knows_secrets and event.status is not Status.ERROR:
+            event = mask_event(event, hide)
         earlier = convert(self._args.earlier_use, TimeUse) if self._args.earlier_use else None
         report = None if streaming.supervisor_lines is None else streaming.supervisor_lines.report
         return with_history(event, report, streaming.restarts_max, earlier)
@@ -452,6 +459,7 @@ class _GangWait:
             except Exception as error:  # a secrets backend may raise anything
                 return self._error_event("The connection could not be read", error)
             self._streaming.config = self._config
+            await self._learn_secrets(self._config)
             try:
                 event = await follow(
                     self._config,
@@ -474,11 +482,27 @@ class _GangWait:
                     return event
             await asyncio.sleep(backoff.next())
 
+    async def _learn_secrets(self, config: ClusterConfig) -> None:
+        """Learn the secrets of the gang before any of its texts is shown. An API server that is away is waited for."""
+        backoff = Backoff(Clock(), base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
+        while not self._knows_secrets:
+            try:
+                async with shared_service(config) as gangs:
+                    self._knows_secrets = await learn_secrets(gangs.client, self._args.ref, self._args.secrets)
+                break
+            except ClusterError as error:
+                await asyncio.sleep(backoff.next(at_least_s=error.retry_after_s))
+        if not self._knows_secrets:
+            self._log.warning("The secrets of gang %s are not known here: its texts are not shown", self._args.ref)
+        self.callbacks.mask = mask if self._knows_secrets else hide
+        self._streaming.is_allowed = self._knows_secrets
+
     def _report(self, observation: Observation) -> None:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
         category = observation.diagnosis.category
         count_diagnosis(category)
-        self._log.info("%s%s", observation.line, "" if category in UNEVENTFUL else f" [{category}]")
+        line = self.callbacks.mask(observation.line)
+        self._log.info("%s%s", line, "" if category in UNEVENTFUL else f" [{category}]")
         self._last = observation
         self.callbacks.report(observation)
         missing = None if self._args.deadline else missing_limit(observation, self._args.deadlines)

@@ -190,6 +190,8 @@ class LogStreaming:
         self._on_line = on_line
         self.config: ClusterConfig | None = None
         """The cluster of the gang, once it is known."""
+        self.is_allowed = True
+        """Whether this process knows the secrets of the gang."""
         self.supervisor_lines: SupervisorLines | None = None
         """What the supervisors of the ranks have written; `None` if the gang has none."""
         self.task: TaskKey | None = None
@@ -219,7 +221,7 @@ class LogStreaming:
 
     def start(self) -> None:
         """Start the streams, unless they have started or the cluster is not known yet."""
-        if self._task is None and self.config is not None:
+        if self._task is None and self.config is not None and self.is_allowed:
             self._has_streams = asyncio.Event()
             self._task = asyncio.create_task(self._run(self.config), name=f"logs of {self._args.name}")
 

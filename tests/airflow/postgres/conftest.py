@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,9 @@ SHORT_TIMEOUTS = {
     "CORE__PARALLELISM": "6",
 }
 
+SECRETS = ("variable-s3cr3t-1", "item-s3cr3t-2", "password-s3cr3t-3", "extra-s3cr3t-4")
+"""The secrets of the variables and of the connection of the DAG `secrets`."""
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
@@ -55,6 +59,13 @@ def home(postgres: Postgres, gates: Path, tmp_path_factory: pytest.TempPathFacto
     url = postgres.create_database("airflow")
     home = AirflowHome.make(path, database=url, dags=Path(__file__).parent / "dags", **SHORT_TIMEOUTS)
     home.environment["GANGJOBS_TEST_GATES"] = str(gates)
+    home.environment |= {
+        "AIRFLOW_VAR_SOME_PASSWORD": SECRETS[0],
+        "AIRFLOW_VAR_CREDS_SECRET": json.dumps({"token": SECRETS[1]}),
+        "AIRFLOW_CONN_DB_CONN": json.dumps(
+            {"conn_type": "postgres", "host": "h", "password": SECRETS[2], "extra": {"api_key": SECRETS[3]}}
+        ),
+    }
     return home
 
 

@@ -1,0 +1,211 @@
+"""A secret that Airflow masks in a worker is masked in the triggerer, whose masker never saw it.
+
+A worker and each triggerer are processes of their own, and so are their maskers: the tests empty the masker between.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
+
+import pytest
+from airflow.sdk._shared.secrets_masker import mask_secret, reset_secrets_masker
+from kubernetes.client import models as k8s
+
+from airflow_provider_gangjobs.airflow_api.task_log import HIDDEN, find_secrets
+from airflow_provider_gangjobs.exceptions import AppFailed
+from gangjobs_sandbox.resources import CONFIGMAPS
+from tests.provider.task_runner import run_serialized_trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gangjobs_sandbox.thread import SandboxThread
+    from tests.provider.task_runner import Task, TaskMaker
+
+SECRET: Final = 'p@ss/w0rd"of\\it'
+"""A URI and JSON quote some of its characters."""
+PLAIN: Final = "plain-secret-77"
+PRINT: Final = 'printf "%s\\n" "$TEXT"; sleep 2; printf "late %s\\n" "$TEXT"; printf "%s" "$TEXT" >&2; exit $CODE'
+IN_FILE: Final = (
+    "cat $GANG_FILES/settings; sleep 2; echo; cat $GANG_FILES/settings; cat $GANG_FILES/settings >&2; exit $CODE"
+)
+
+
+def variable(text: str) -> dict[str, Any]:
+    return {"script": PRINT, "env": {"TEXT": text}}
+
+
+SHAPES: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
+    "dict": variable,
+    "list": lambda text: {"script": PRINT, "env": [{"name": "TEXT", "value": text}]},
+    "V1EnvVar": lambda text: {"script": PRINT, "env": [k8s.V1EnvVar(name="TEXT", value=text)]},
+    "args": lambda text: {"script": PRINT.replace("$TEXT", "$0"), "args": [text]},
+    "part of an argument": lambda text: {"script": PRINT.replace("$TEXT", "$0"), "args": [f"--password={text} --x"]},
+    "file": lambda text: {"script": IN_FILE, "files": {"settings": f"password: {text}\n"}},
+    "file of bytes": lambda text: {"script": IN_FILE, "files": {"settings": f"é: {text}".encode()}},
+}
+PARTS: Final = {
+    "WHOLE": PLAIN,
+    "JSON": str({"token": PLAIN, "user": "x"}),  # of var.json
+    "URI": f"postgres://u:{PLAIN}@host/db",
+    "SEVERAL": f"{PLAIN}{PLAIN}***other-secret-88",
+}
+QUOTED: Final = {
+    "URL": f"https://u:{quote(SECRET, safe='')}@host",
+    "EXTRA": json.dumps({"extra": {"password": SECRET}}),
+}
+READ_QUOTED: Final = """python3 -c '
+import json, os, sys, time, urllib.parse
+for secret in (json.loads(os.environ["EXTRA"])["extra"]["password"], urllib.parse.unquote(os.environ["URL"])):
+    print(secret, flush=True)
+    print(secret, file=sys.stderr)
+' && sleep 2 && exit $CODE"""
+
+
+@pytest.fixture(autouse=True)
+def masker() -> Iterator[None]:
+    """No secret of another test is known."""
+    reset_secrets_masker()
+    yield
+    reset_secrets_masker()
+
+
+def worker_knows(*secrets: str) -> None:
+    for secret in secrets or (PLAIN, SECRET, "other-secret-88"):
+        mask_secret(secret)
+
+
+class Deferred(NamedTuple):
+    """A task that a worker has deferred, with its trigger as Airflow stores it."""
+
+    task: Task
+    context: Any
+    path: str
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, one: Task, *secrets: str) -> Deferred:
+        worker_knows(*secrets)
+        context = one.next_try()
+        path, kwargs = one.defer(context).trigger.serialize()
+        return cls(one, context, path, json.loads(json.dumps(kwargs)))
+
+    def run_trigger(self, capsys: pytest.CaptureFixture[str], **kwargs: Any) -> tuple[dict[str, Any], str]:
+        """Run the trigger in a new triggerer, and return its event and its log."""
+        reset_secrets_masker()
+        capsys.readouterr()
+        event = run_serialized_trigger(self.path, {**self.kwargs, **kwargs})
+        return event, capsys.readouterr().out
+
+    def end(self, event: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+        """Resume the task in a worker, and return the text of its error, and its log."""
+        worker_knows()
+        with pytest.raises(AppFailed) as failed:
+            self.task.operator().execute_complete(self.context, event)
+        return str(failed.value), capsys.readouterr().out
+
+
+def deferred(task: TaskMaker, script: str, *, code: int = 0, **given: Any) -> Deferred:
+    """Defer a task in a worker."""
+    script = script.replace("$CODE", str(code))
+    return Deferred.of(task(script, **{"deferrable": True, "logs": "all", "workers": 1, **given}))
+
+
+def has_no_secret(*shown: object) -> bool:
+    text = json.dumps([str(each) for each in shown], ensure_ascii=False)
+    forms = (PLAIN, SECRET, quote(SECRET, safe=""), json.dumps(SECRET)[1:-1], "other-secret-88")
+    return not any(form in text or json.dumps(form)[1:-1] in text for form in forms)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_secret_is_masked_wherever_the_gang_has_it(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str], shape: Callable[[str], dict[str, Any]]
+) -> None:
+    one = deferred(task, **shape(PLAIN), code=3)
+
+    event, log = one.run_trigger(capsys)
+    again = one.run_trigger(capsys)  # after a restart of the triggerer
+    error, copied = one.end(event, capsys)
+
+    assert has_no_secret(one.kwargs, event, log, again, error, copied, one.task.xcoms)
+    assert ((log + copied).count("***") > 1, "***" in json.dumps(event), "***" in error) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "env"),
+    [("env; sleep 2; env; env >&2; exit $CODE", PARTS), (READ_QUOTED, QUOTED)],
+    ids=["plain", "quoted"],
+)
+def test_secret_is_masked_that_is_a_part_of_a_text(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str], script: str, env: dict[str, str]
+) -> None:
+    """A program may also read a secret from a text in which it is quoted."""
+    one = deferred(task, script, code=3, env=env)
+
+    event, log = one.run_trigger(capsys)
+    error, copied = one.end(event, capsys)
+
+    assert has_no_secret(one.kwargs, event, log, error, copied, one.task.xcoms)
+    assert "***" in error
+
+
+def test_adopted_gang_keeps_its_secrets(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    adopted = Deferred.of(deferred(task, **variable(PLAIN), code=3).task)
+
+    event, log = adopted.run_trigger(capsys)
+
+    assert has_no_secret(adopted.kwargs, event, log)
+    assert len(adopted.task.jobs) == 1
+    assert "***" in log
+
+
+def test_gang_with_roles_has_secrets_in_each_of_its_jobs(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    roles = {
+        name: {"image": "i", "command": ["sh", "-c", f"echo $TEXT; sleep 2; exit {code}"], "env": {"TEXT": secret}}
+        for name, secret, code in (("driver", "driver-secret-1", 0), ("worker", PLAIN, 3))
+    }
+    given = {"image": None, "command": None, "workers": None, "resources": None, "roles": roles}
+    one = Deferred.of(task("", **given, deferrable=True, logs="all", stream_logs=[0, 1]), PLAIN, "driver-secret-1")
+
+    _, log = one.run_trigger(capsys)
+
+    assert has_no_secret(one.kwargs, log)
+    assert "driver-secret-1" not in f"{one.kwargs}{log}"
+    assert log.count("***") > 1
+
+
+def test_gang_without_secrets_costs_no_request_and_no_argument(task: TaskMaker) -> None:
+    assert "secrets" not in deferred(task, **variable("public")).kwargs
+
+
+def test_gang_whose_secrets_cannot_be_read_is_shown_by_a_worker_only(
+    task: TaskMaker, embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = deferred(task, **SHAPES["file"](PLAIN), code=3)
+    (job,) = one.task.jobs
+    embedded.call(lambda it: it.registry.delete(CONFIGMAPS, f"{job['metadata']['name']}-files", "default"))
+
+    event, log = one.run_trigger(capsys)
+
+    assert has_no_secret(event, log)
+    assert HIDDEN in event["message"]
+    assert "[rank 0]" not in log
+    assert "are not known here" in log
+
+
+def test_trigger_whose_worker_did_not_know_the_places_shows_nothing(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event, log = deferred(task, **variable(PLAIN), code=3).run_trigger(capsys, secrets=None)
+
+    assert has_no_secret(event, log)
+    assert (event["message"], "[rank 0]" in log) == (HIDDEN, False)
+
+
+@pytest.mark.parametrize("text", ["no secret", f"{PLAIN}", f"a{PLAIN}{PLAIN}***b", f"*** {PLAIN}"])
+def test_places_of_secrets_are_exact(text: str) -> None:
+    worker_knows()
+    places = find_secrets(text)
+    assert [text[start:end] for start, end in places] == [PLAIN] * text.count(PLAIN)
