@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from kubernetes.client import models
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.preview import preview, to_yaml
-from airflow_provider_gangjobs.gang.render.user_manifest import changes_of, with_parsed_manifest
+from airflow_provider_gangjobs.gang.render.user_manifest import LEADS, changes_of, with_parsed_manifest
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
 
@@ -285,3 +286,15 @@ def test_suspended_manifest_stays_suspended_unless_a_queue_starts_it() -> None:
 
     assert with_parsed_manifest(GangSpec(manifest=written)).keep_suspended
     assert not with_parsed_manifest(GangSpec(manifest=manifest(suspend=False))).keep_suspended
+
+
+# -- what the page says ----------------------------------------------------------------------------------------------
+
+
+def test_page_names_each_change_and_what_stands_for_each_kind() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "manifests.md").read_text()
+
+    fields = {path.rpartition(".")[2] for path in CHANGED | {"spec.backoffLimit"}} - {"name", "namespace"}
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
+    kinds = {name.rpartition("/")[2] for name in LEADS}
+    assert [kind for kind in sorted(kinds) if not re.search(rf"\b{kind}\b", page)] == []
