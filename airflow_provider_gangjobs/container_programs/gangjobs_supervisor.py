@@ -42,6 +42,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 RUNNING = "running"
@@ -500,10 +501,18 @@ def _known(values: Mapping[str, Any]) -> Dict[str, Any]:
 # -- processes ------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=None)  # noqa: UP033 - Python 3.8 has no cache
 def read_environ() -> Dict[bytes, bytes]:
-    """Return the environment with which this process was started. Python may have added LC_CTYPE to its own one."""
-    with open("/proc/self/environ", "rb") as file:
+    """Return the environment of the container, which the script that starts this program has copied to a file.
+
+    That of this process has no variables that the shell cannot name, and may have an LC_CTYPE that Python has added.
+    """
+    copy = os.path.join(os.path.dirname(os.environ.get("GANG_PROGRESS_PATH", "")), "environ")
+    has_copy = os.path.exists(copy)
+    with open(copy if has_copy else "/proc/self/environ", "rb") as file:
         entries = file.read().split(b"\0")
+    if has_copy:
+        os.remove(copy)  # it may have secrets
     return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
 
 

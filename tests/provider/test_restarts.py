@@ -237,3 +237,21 @@ def told_by(error: AppFailed) -> tuple[Any, ...]:
 def test_command_that_does_not_exist_fails_with_its_name(task: TaskMaker) -> None:
     with pytest.raises(AppFailed, match="/no/such/program"):
         task("", command=["/no/such/program"], restarts=1).execute()
+
+
+@pytest.mark.parametrize("more", [{}, {"restarts": 1}, {"checkpoints": "volume://disk/c"}], ids=str)
+def test_program_has_variables_that_a_shell_cannot_name(task: TaskMaker, tmp_path: Path, more: dict[str, Any]) -> None:
+    names = {"spring.profiles.active": "prod", "my-flag": "a\nb"}
+    program = (
+        "import json, os; json.dump({n: os.environ.get(n) for n in %r}, open(os.environ['GANG_RESULT_PATH'], 'w'))"
+    )
+    train = task(
+        "",
+        command=["python3", "-c", program % [*names]],
+        env=names,
+        workers=1,
+        volumes=[{"name": "disk", "hostPath": {"path": str(tmp_path)}}],
+        volume_mounts=[{"name": "disk", "mountPath": "/disk"}],
+        **more,
+    )
+    assert train.execute() == names

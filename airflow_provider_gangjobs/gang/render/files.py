@@ -122,10 +122,20 @@ LISTEN: Final = {
 }
 """The address on which rank 0 listens, because another pod may listen on the same port of a shared network."""
 
-# Kubernetes replaces `$(NAME)` and `$$` in a command, so the script has neither.
+# Kubernetes replaces `$(NAME)` and `$$` in a command, so the script has neither. Shells such as dash drop variables
+# whose names they cannot use, such as those with dots. So Python copies the environment of the shell before it is used.
 SCRIPT: Final = f"""\
 for python in python3 python; do
-  if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
+  if "$python" -I -S -c '
+import os, sys
+if sys.version_info < (3, 8): sys.exit(1)
+os.umask(0o77)
+try:
+    with open("/proc/{{}}/environ".format(os.getppid()), "rb") as given, open(sys.argv[1] + ".part", "wb") as copy:
+        copy.write(given.read())
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+except OSError: pass
+' "${{GANG_PROGRESS_PATH%/*}}/environ" 2>/dev/null; then
     if [ -n "$GANG_CHECKPOINT_DIR$GANG_CHECKPOINT_URL" ]; then
       "$python" {FILES_PATH}/{PROGRESS_HELPER_FILE} prepare || exit 1
     fi
