@@ -16,7 +16,8 @@ from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
 from airflow_provider_gangjobs.gang.identity import digest_of
-from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach, WaitUntil, find_supervised
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangSpec, Reattach, WaitUntil, find_supervised
+from airflow_provider_gangjobs.kube import quantity
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.parameters.checks import (
@@ -233,26 +234,23 @@ def _launch_torchrun(spec: dict[str, Any]) -> None:
         is_python = bool(words.pop(0))  # torchrun itself starts Python, without other options
     spec["command"] = ["torchrun", *([] if is_python else ["--no-python"]), *words]
     spec["args"] = None
-    add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources") or _resources_of(spec)) or 1)})
+    add_env(spec, {ENV_PROCESSES: str(_gpus(spec) or 1)})
 
 
-def _resources_of(spec: Mapping[str, Any]) -> Any:
-    """Return the resources of the ranks' container in a manifest; `None` if it has none."""
-    from airflow_provider_gangjobs.gang.render.user_manifest import main_container_name
+def _gpus(spec: Mapping[str, Any]) -> int:
+    """Return the number of GPUs of a rank; 0 if it has none, it is known only when the task runs, or it is refused.
 
-    with suppress(LookupError, TypeError, AttributeError, StopIteration):  # the validation refuses another structure
-        template = _job_spec(spec.get("manifest"))["template"]
-        name = main_container_name(template, spec.get("pod_overrides") or {}, spec.get("annotations"))
-        return next(one for one in template["spec"]["containers"] if one["name"] == name).get("resources")
-    return None
+    A part of a GPU (MIG) counts as one: a process of NCCL uses one of them.
+    """
+    from airflow_provider_gangjobs.gang.render.pod_template import user_template
+    from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 
-
-def _gpus(resources: Any) -> int:
-    given = resources if isinstance(resources, Mapping) else {}
-    limits = given.get("limits") or given.get("requests") or given
-    items = limits.items() if isinstance(limits, Mapping) else ()  # otherwise known only when the task runs
-    counts = (count for name, count in items if str(name).endswith("/gpu"))
-    return sum(int(count) for count in counts if str(count).isdecimal())
+    with suppress(LookupError, TypeError, AttributeError, ValueError):  # the validation refuses another structure
+        gang = GangSpec(**{name: spec.get(name) for name in ("manifest", "resources", "pod_overrides", "annotations")})
+        resources = user_template(gang, manifest_of(gang))["spec"]["containers"][0]["resources"]
+        amounts = (resources.get("limits") or resources["requests"]).items()
+        return sum(int(quantity.parse(amount)) for name, amount in amounts if name.endswith("/gpu") or "/mig-" in name)
+    return 0
 
 
 def _add_secret(spec: dict[str, Any], secret: Any) -> None:

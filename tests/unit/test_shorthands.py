@@ -60,12 +60,38 @@ def test_torchrun_runs_the_program_of_the_command(command: list[str], launched: 
         ({"cpu": "4", "nvidia.com/gpu": 8}, "8"),
         ({"limits": {"amd.com/gpu": "2"}, "requests": {"cpu": "1"}}, "2"),
         ({"limits": "{{ params.limits }}"}, "1"),
+        ({"nvidia.com/gpu": "{{ params.gpus }}"}, "1"),
+        ({"nvidia.com/gpu": 2.0}, "2"),
+        ({"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-2g.20gb": 1}, "3"),
     ],
 )
 def test_torchrun_starts_a_process_for_each_gpu(resources: Any, processes: str) -> None:
     spec = spec_of(launch="torchrun", workers=2, command=["a.py"], resources=resources)
 
     assert spec.env == {"PET_NPROC_PER_NODE": processes}
+
+
+def test_torchrun_counts_the_gpus_of_a_rendered_template() -> None:
+    task = GangJobOperator(
+        task_id="t",
+        image="i",
+        launch="torchrun",
+        workers=2,
+        command=["a.py"],
+        resources={"nvidia.com/gpu": "{{ params.gpus }}"},
+    )
+    task.render_template_fields({"params": {"gpus": "8"}})  # type: ignore[typeddict-item]
+
+    assert task.gang_spec().env == {"PET_NPROC_PER_NODE": "8"}
+
+
+def test_torchrun_counts_the_gpus_of_the_overrides() -> None:
+    main = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    overrides = {"spec": {"containers": [{"name": "sidecar", "image": "s"}, main]}}
+
+    spec = spec_of(launch="torchrun", command=["a.py"], pod_overrides=overrides)
+
+    assert spec.env == {"PET_NPROC_PER_NODE": "8"}
 
 
 def test_torchrun_counts_the_gpus_of_a_template() -> None:

@@ -142,9 +142,14 @@ MANIFESTS = {
         'Write it as text: "1"',
     ),
     "rank variable": (
-        GangSpec(manifest=env("WORLD_SIZE", "2")),
+        GangSpec(manifest=env("RANK", "2")),
         "manifest.spec.template.spec.containers[0].env[0]",
-        "set by the rendezvous",
+        "RANK is set by the rendezvous. Remove it, or set rendezvous=False.",
+    ),
+    "number of processes": (
+        GangSpec(manifest=env("WORLD_SIZE", "16")),
+        "manifest.spec.template.spec.containers[0].env[0]",
+        "WORLD_SIZE is set by the rendezvous, to the number of ranks, which are pods (2)",
     ),
     "number in command": (
         GangSpec(manifest=container(command=["sleep", 3])),

@@ -238,7 +238,11 @@ def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
         yield Problem(path, f"{name} is set by the provider for every rank", "Remove it")
     elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
         remedy = "Remove it" if parsed.pod.get("subdomain") else "Remove it, or set rendezvous=False"
-        yield Problem(path, f"{name} is set by the rendezvous", remedy)
+        what = f"{name} is set by the rendezvous"
+        if name == "WORLD_SIZE":
+            what += f", to the number of ranks, which are pods ({parsed.shape.size})"
+            remedy += '. If the program starts several processes in a pod, launch="torchrun" sets it for each process'
+        yield Problem(path, what, remedy)
 
 
 _ADDRESSES: Final = "${MASTER_ADDR} for the host of rank 0, and ${MASTER_ADDR%-0.*}-N.${MASTER_ADDR#*.} for rank N"
