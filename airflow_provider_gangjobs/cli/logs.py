@@ -6,6 +6,7 @@ one rank alone is printed as it is; each line of several logs begins with its ra
 
 from __future__ import annotations
 
+import codecs
 import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
@@ -18,11 +19,12 @@ from airflow_provider_gangjobs.cli.arguments import (
     run_on_cluster,
 )
 from airflow_provider_gangjobs.cli.output import write_lines
+from airflow_provider_gangjobs.kube.text import to_printable
 
 if TYPE_CHECKING:
     import argparse
     import asyncio
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -114,9 +116,10 @@ async def _print(chunks: AsyncIterator[bytes], source: LogSource, *, is_alone: b
 
     if is_alone:
         readable = ReadableChunks()
+        write = _write_to_terminal() if sys.stdout.isatty() else _write_bytes
         async for chunk in chunks:
-            _write_bytes(readable.feed(chunk))
-        _write_bytes(readable.end())
+            write(readable.feed(chunk))
+        write(readable.end())
         return
     parser, lines = LogParser(), LineWriter(source.label, write_lines)
     async for chunk in chunks:
@@ -124,6 +127,17 @@ async def _print(chunks: AsyncIterator[bytes], source: LogSource, *, is_alone: b
         lines.flush()
     lines.write(parser.end())
     lines.flush()
+
+
+def _write_to_terminal() -> Callable[[bytes], None]:
+    """Return a function that writes the chunks of a log without what a terminal would obey, except for colors."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def write(chunk: bytes) -> None:
+        sys.stdout.write(to_printable(decode(chunk), keep_colors=True))
+        sys.stdout.flush()
+
+    return write
 
 
 def _write_bytes(text: bytes) -> None:

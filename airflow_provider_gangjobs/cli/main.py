@@ -17,6 +17,7 @@ module. The module of `gangjobs sandbox` belongs to another distribution, which 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import os
@@ -38,6 +39,7 @@ __all__ = ["COMMANDS", "execute", "main"]
 INTERRUPTED: Final = "interrupted. All gangs were left as they are"
 _COMPLETION: Final = "_ARGCOMPLETE"
 """Set by the shell when it asks for completions."""
+_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command of parsed arguments and return its exit code. Errors are one line, without a traceback."""
+    if sys.stdout is None:  # the shell has closed it
+        return _fail(CommandError("standard output is closed. Redirect it to /dev/null"))
     try:
         code = int(options.run(options))
         sys.stdout.flush()
@@ -125,6 +129,12 @@ def execute(options: argparse.Namespace) -> int:
         with suppress(BrokenPipeError):
             sys.stdout.close()  # or else Python writes again what is left at its end, and exits with 120
         return 0
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        with suppress(OSError):
+            sys.stdout.close()
+        return _fail(CommandError(f"the output cannot be written: {error.strerror}"))
 
 
 def _fail(error: CommandError) -> int:

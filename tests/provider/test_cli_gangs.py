@@ -52,7 +52,7 @@ def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
     gangs.submit("train", "echo hello $RANK; sleep 600")
     gangs.submit("big", "true", workers=4, resources={"cpu": "3"})
     gangs.submit("fail", f"test $RANK = 1 && exec sleep 600; echo oops $RANK; {RED_ERROR}; exit 3", dag_id="report")
-    gangs.submit("load", "echo done", dag_id="report")
+    gangs.submit("load", r"printf 'done\033]0;title\007\n'", dag_id="report")
     wanted = {"train": Phase.RUNNING, "big": Phase.ASSEMBLING, "fail": Phase.FAILED, "load": Phase.SUCCEEDED}
     for name, phase in wanted.items():
         gangs.wait_for(gangs.refs[name], phase)
@@ -187,7 +187,7 @@ LOGS = {
     "rank 0 of a gang that runs": (["etl", "train"], ["hello 0"]),
     "one rank": (["etl", "train", "--rank", "1"], ["hello 1"]),
     "all ranks": (["etl", "train", "--all"], ["[rank 0] hello 0", "[rank 1] hello 1"]),
-    "a gang that has ended, followed": (["report", "load", "-f"], ["done"]),
+    "a gang that has ended, followed": (["report", "load", "-f"], ["done\x1b]0;title\x07"]),
 }
 
 
@@ -197,6 +197,14 @@ def test_logs_are_those_of_the_chosen_ranks(
 ) -> None:
     assert tonight.call("logs", *arguments) == 0
     assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_terminal_does_not_obey_a_log(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert tonight.call("logs", "report", "load") == 0
+    assert capsys.readouterr().out == "done\\x1b]0;title\\x07\n"
 
 
 class ClosedPipe(StringIO):

@@ -130,6 +130,30 @@ def test_terminal_has_colours_unless_no_color_is_set(no_color, expected, monkeyp
     assert output.has_colours.__wrapped__() is expected
 
 
+@pytest.mark.parametrize(
+    ("redirected", "message"),
+    [
+        (">/dev/full", "gangjobs: the output cannot be written: No space left on device\n"),
+        (">&-", "gangjobs: standard output is closed. Redirect it to /dev/null\n"),
+    ],
+    ids=["full disk", "closed"],
+)
+def test_output_that_cannot_be_written_is_one_line(redirected, message):
+    program = """
+import argparse
+from airflow_provider_gangjobs.cli.main import execute
+from airflow_provider_gangjobs.cli.output import write_lines
+exit(execute(argparse.Namespace(run=lambda _: write_lines(["a"]) or 0)))
+"""
+    ended = subprocess.run(
+        ["sh", "-c", f'"$@" {redirected}', "sh", sys.executable, "-c", program],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (1, message)
+
+
 @pytest.mark.parametrize("written", ["print('a')", "write_lines(['a'])"])
 def test_reader_that_has_gone_is_no_error(written):
     program = f"""
