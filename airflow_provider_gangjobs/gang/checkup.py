@@ -105,6 +105,7 @@ _REQUIRED: Final = (
 )
 _OPTIONAL: Final = (
     (BASE, "coordination.k8s.io", "leases", "create list patch delete", "name the gangs that a triggerer follows"),
+    (BASE, "", "namespaces", "get", "name the folders of checkpoints"),
     (BASE, "", "services", "delete", _DROP),
     (BASE, "", "configmaps", "delete", _DROP),
     (BASE, _SCHEDULING, "workloads", "delete", _DROP),

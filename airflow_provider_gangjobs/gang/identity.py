@@ -90,6 +90,13 @@ class TaskKey(Struct, frozen=True, dict=True):
         """The folder of this installation in `task_folder`. It is that one if the installation has no id."""
         return f"{self.task_folder}/installation-{self.installation}" if self.installation else self.task_folder
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Names of the task in the path of a folder, for people."""
+        task = self.task_id if self.map_index < 0 else f"{self.task_id}-{self.map_index}"
+        installation = f"installation-{self.installation}" if self.installation else "installation"
+        return tuple(map(_path_component, (self.dag_id, self.run_id, task, installation)))
+
     def to_json(self) -> str:
         """Value of `ANNOTATION_TASK`. `LABEL_INSTALLATION` holds the installation."""
         return json.dumps(self.to_mapping(), ensure_ascii=False, sort_keys=True)
@@ -143,9 +150,9 @@ class OperationKey(Struct, frozen=True):
         return slug_of(self.id)
 
     @property
-    def folder(self) -> str:
-        """The folder in a storage. No DAG has a folder with this name."""
-        return f"@submissions/{_path_component(self.id)}"
+    def path(self) -> tuple[str, ...]:
+        """Names of the submission in the path of a folder, for people. No DAG has a folder with the first name."""
+        return "@submissions", _path_component(self.id)
 
     def to_json(self) -> str:
         return ""
@@ -232,6 +239,8 @@ class Attempt(Struct, frozen=True):
     claim: Claim
     disruptions: int = 0
     """Number of consecutive attempts before this one that ended by a disruption."""
+    checkpoint_digest: str = ""
+    """Digest in the name of the folder of checkpoints, by which nobody else has this folder."""
 
 
 def build_attempt(
@@ -243,13 +252,14 @@ def build_attempt(
     name: str | None = None,
     name_max: int = JOB_NAME_MAX,
     disruptions: int = 0,
+    checkpoint_digest: str = "",
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
     """
     full_name = job_name(name or key.slug, key.digest, number, name_max)
-    return Attempt(namespace, full_name, number, key, key.submission_id(number), claim, disruptions)
+    return Attempt(namespace, full_name, number, key, key.submission_id(number), claim, disruptions, checkpoint_digest)
 
 
 def owned_by(

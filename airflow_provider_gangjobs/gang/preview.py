@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 JOB_UID: Final = "UID-OF-THE-JOB"
 WORKLOAD_UID: Final = "UID-OF-THE-WORKLOAD"
+CHECKPOINT_DIGEST: Final = "DIGEST-WITH-THE-UID-OF-THE-NAMESPACE"
 SUPERVISOR_KEY: Final = "KEY-OF-THE-SUPERVISORS"
 
 
@@ -77,6 +78,7 @@ def preview(spec: GangSpec, key: TaskKey) -> tuple[Object, ...]:
         number=0,
         name=requested_name(spec),
         name_max=main_job_name_max(roles_of(spec), has_job_set=has_job_set),
+        checkpoint_digest=CHECKPOINT_DIGEST,
     )
     job = render_job(spec, attempt, decision, scheduler, shape)
     if has_job_set:

@@ -32,12 +32,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES, PODS
 from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
 from airflow_provider_gangjobs.ending.kill import halt_job
 from airflow_provider_gangjobs.ending.release import release_and_count_running
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
-from airflow_provider_gangjobs.gang.identity import Attempt, build_attempt, task_selector
+from airflow_provider_gangjobs.gang.checkpoints import digest_in
+from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey, build_attempt, digest_of, task_selector
 from airflow_provider_gangjobs.gang.render.placement import (
     ONE_POD,
     Placement,
@@ -279,8 +280,10 @@ class _SubmissionRun(Struct, frozen=True):
         self, action: SubmitNew, jobs: list[StoredGang], stored: Mapping[str, Object]
     ) -> Submission:
         """Delete what the new attempt supersedes, wait for its pods, and submit the attempt."""
+        with _step(self.where, "read the namespace of the checkpoints"):
+            digest = await self._checkpoint_digest(jobs, stored)
         with _step(self.where, "read the Topology of the queue"):
-            progress = await self._progress_of_new_attempt(action.number)
+            progress = await self._progress_of_new_attempt(action.number, digest)
         for old in action.superseded:
             await self._remove_superseded(old, stored[old.ref.uid])
             self._warn_of_other_parameters(old, REPLACED_WITH_OTHER_PARAMETERS)
@@ -387,7 +390,22 @@ class _SubmissionRun(Struct, frozen=True):
         if removal.kept is not None and not removal.kept.is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
-    async def _progress_of_new_attempt(self, number: int) -> Progress:
+    async def _checkpoint_digest(self, jobs: Sequence[StoredGang], stored: Mapping[str, Object]) -> str:
+        """Return the digest that names the folder of checkpoints of a new attempt; empty without checkpoints.
+
+        A task has the same one in all its attempts in one namespace, also when it is cleared. The UID of the namespace
+        stands for the cluster. An id has a random one, which its attempts keep until it is deleted or has expired.
+        """
+        key = self.request.key
+        if self.spec.checkpoints is None:
+            return ""
+        if isinstance(key, TaskKey):
+            namespace = await self.requests.client.get(NAMESPACES, self.requests.namespace)
+            return digest_of(key.digest, namespace["metadata"]["uid"])
+        kept = (stored[job.ref.uid] for job in jobs if not (job.is_dropped or job.is_being_deleted))
+        return next(filter(None, map(digest_in, kept)), "") or digest_of(key.digest, secrets.token_hex(16))
+
+    async def _progress_of_new_attempt(self, number: int, checkpoint_digest: str) -> Progress:
         queue = None
         if depends_on_queue(self.spec, self.shape, self.discovered):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
@@ -402,6 +420,7 @@ class _SubmissionRun(Struct, frozen=True):
             name=requested_name(self.spec),
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
             disruptions=self.request.disruptions,
+            checkpoint_digest=checkpoint_digest,
         )
         progress = self._progress(attempt, decision, scheduler, {})
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
@@ -421,6 +440,7 @@ class _SubmissionRun(Struct, frozen=True):
             key=self.request.key,
             submission_id=adopted.submission_id or "",
             claim=replace(self.request.claim, labels=labels, env=env),
+            checkpoint_digest=digest_in(job),
         )
         scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
         return self._progress(attempt, decision, scheduler, job)

@@ -61,7 +61,7 @@ async def test_preempted_gang_restarts_in_place_again_and_loses_only_steps_after
         low = await submit_gang(gangs, resumable(tmp_path), "low")
         async with following(tenant, low) as gang:
             # The programs have been restarted in place, and have written a checkpoint since.
-            await until(lambda: len([*tmp_path.glob("checkpoints/*/*/*/step-*/rank-*-1")]) > 2)
+            await until(lambda: len([*tmp_path.glob("checkpoints/*/*/*/*/step-*/rank-*-1")]) > 2)
             before = stored(tenant, low.ref.name)
             high = await submit_gang(
                 gangs, gang_spec(code=SHORT, queue_name="team", queue_priority="restarts-high"), "high"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.checkpoints import CheckpointPlace, place_of, to_text
-from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
-from airflow_provider_gangjobs.gang.preview import preview
+from airflow_provider_gangjobs.gang.checkpoints import CheckpointPlace, folder_of, place_of, to_text
+from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey, digest_of
+from airflow_provider_gangjobs.gang.preview import CHECKPOINT_DIGEST, preview
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.parameters.checks import spec_problems
 from airflow_provider_gangjobs.parameters.triggerer_start import StartPlace, reason_for_worker
 
 KEY = TaskKey("train", "manual__2026-01-01T00:00:00+00:00", "fit", 2, "prod")
-FOLDER = "train/manual__2026-01-01T00:00:00+00:00/fit/2/installation-prod"
+FOLDER = f"train/manual__2026-01-01T00:00:00+00:00/fit-2/installation-prod-{CHECKPOINT_DIGEST}"
+UNSET = {"GANG_CHECKPOINT_DIR": "", "GANG_CHECKPOINT_URL": "", "GANG_KEEP_CHECKPOINTS": "1"}
+"""Variables that `env_from` must not set."""
 DISK = {"name": "disk", "hostPath": {"path": "/mnt"}}
 
 
@@ -55,7 +58,7 @@ def test_claim_is_mounted_and_each_rank_knows_the_folder_of_its_task() -> None:
     assert {"name": "gang-checkpoints", "persistentVolumeClaim": {"claimName": "data"}} in pod["volumes"]
     mount = {"name": "gang-checkpoints", "mountPath": "/gang/checkpoints", "subPath": "a/b"}
     assert mount in pod["containers"][0]["volumeMounts"]
-    assert variables_of(pod) == {"GANG_CHECKPOINT_DIR": f"/gang/checkpoints/{FOLDER}"}
+    assert variables_of(pod) == {**UNSET, "GANG_CHECKPOINT_DIR": f"/gang/checkpoints/{FOLDER}"}
 
 
 def test_volume_of_the_pods_is_mounted() -> None:
@@ -66,7 +69,8 @@ def test_volume_of_the_pods_is_mounted() -> None:
 
 
 def test_object_store_is_named_by_its_url() -> None:
-    assert variables_of(pod_of(spec("s3://aws@bucket/a"))) == {"GANG_CHECKPOINT_URL": f"s3://aws@bucket/a/{FOLDER}"}
+    url = f"s3://aws@bucket/a/{FOLDER}"
+    assert variables_of(pod_of(spec("s3://aws@bucket/a"))) == {**UNSET, "GANG_CHECKPOINT_URL": url}
 
 
 def test_folder_that_may_be_removed_is_marked() -> None:
@@ -82,21 +86,28 @@ def test_each_role_gets_the_place() -> None:
     assert folders == [f"/gang/checkpoints/{FOLDER}"] * 2
 
 
-def test_two_tasks_never_have_one_folder() -> None:
-    keys: list[TaskKey | OperationKey] = [
-        TaskKey("a", "b", "c"),
-        TaskKey("a", "b", "c", 0),
-        TaskKey("a", "b", "c", installation="prod"),
-        TaskKey("a", "b/c", "d"),
-        TaskKey("a/b", "c", "d"),
-        TaskKey("..", "b", "c"),
-        OperationKey("a/b/c"),
-        OperationKey("b"),
-    ]
+KEYS: list[TaskKey | OperationKey] = [
+    TaskKey("a", "b", "c"),
+    TaskKey("a", "b", "c", 0),
+    TaskKey("a", "b", "c-0"),
+    TaskKey("a", "b", "c", installation="prod"),
+    TaskKey("a", "b", "installation-prod", installation="prod"),
+    TaskKey("a", "b/c", "d"),
+    TaskKey("a/b", "c", "d"),
+    TaskKey("..", "b", "c"),
+    TaskKey("a", "b", "\N{SNOWMAN}" * 250),
+    TaskKey("a", "b", "\N{SNOWMAN}" * 250 + "2"),
+    OperationKey("a/b/c"),
+    OperationKey("b"),
+    OperationKey("x" * 512),
+]
 
-    folders = [key.folder for key in keys]
-    assert len(set(folders)) == len(keys)
-    assert not any(part in (".", "..", "") for folder in folders for part in folder.split("/"))
+
+def test_no_folder_is_that_of_another_key_or_in_it() -> None:
+    folders = [folder_of(key, digest_of(key.digest)) + "/" for key in KEYS]
+
+    assert not [(one, other) for one, other in permutations(folders, 2) if one.startswith(other)]
+    assert not any(part in (".", "..") or len(part.encode()) > 128 for folder in folders for part in folder.split("/"))
 
 
 def test_another_place_is_another_gang_and_keeping_the_folder_is_not() -> None:
@@ -110,6 +121,8 @@ REFUSED: dict[str, tuple[GangSpec, str]] = {
     "a mapping with other keys": (spec({"pvc": "data"}), "names no place"),
     "a relative path": (spec("checkpoints"), "a relative path"),
     "the root": (spec("/"), "names no place"),
+    "a name that no file system has": (spec(f"pvc://data/{'x' * 300}"), "with a name of 300 bytes"),
+    "a long path": (spec("s3://bucket" + "/x" * 300), "of 611 characters"),
     "a path without a volume": (spec("/mnt"), "is on no volume of the ranks"),
     "a volume that the pods do not have": (spec("volume://disk"), "which the pods do not have"),
     "a volume that ends with its pod": (

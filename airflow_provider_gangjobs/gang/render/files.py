@@ -189,6 +189,7 @@ def _variables(spec: GangSpec, address: str, stop_grace_s: Any) -> Mapping[str, 
         "GANG_SUPERVISOR_ADDRESS": address,
         "GANG_SUPERVISOR_PORT": str(PORT),
         "GANG_SUPERVISOR_KEY_FILE": f"{FILES_PATH}/{KEY_FILE}",
+        "GANG_KEEP_CHECKPOINTS": str(int(spec.keep_checkpoints)),
         "GANG_STOP_GRACE_S": str(stop_grace_s),
         "GANG_LOST_CONTACT_S": str(LOST_CONTACT_S),
     }

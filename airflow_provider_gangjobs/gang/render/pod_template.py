@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.checkpoints import place_of, with_checkpoints
+from airflow_provider_gangjobs.gang.checkpoints import folder_of, place_of, with_checkpoints
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of, with_supervisor
 from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls, main_container_name
@@ -362,7 +362,7 @@ def gang_template(
             ]
     pod.setdefault("restartPolicy", "Never")
     if spec.checkpoints is not None:
-        pod = with_checkpoints(pod, place_of(spec.checkpoints), attempt.key.folder, keep=spec.keep_checkpoints)
+        pod = with_checkpoints(pod, place_of(spec.checkpoints), folder_of(attempt.key, attempt.checkpoint_digest))
     template["spec"] = with_supervisor(spec, pod, rank_0) if spec.is_supervised else pod
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
     return template
