@@ -10,11 +10,12 @@ import pytest
 import yaml
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.resources import Resource
+from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.ending.delete_gang import deliver
 from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.ending.leases import Leases
 from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S, sweep_once
+from airflow_provider_gangjobs.gang.checkpoints import digest_in
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate
@@ -62,6 +63,17 @@ async def test_gangs_that_end_by_themselves_stay_within_the_role(tenant: Tenant,
 
     ends = await asyncio.gather(ended("good", "print('done')"), ended("bad", FAIL))
     assert list(ends) == [Status.SUCCEEDED, Status.FAILED]
+    assert_within_role(tenant)
+
+
+async def test_namespace_that_names_the_folder_of_checkpoints_is_within_the_role(
+    tenant: Tenant, gangs: GangService
+) -> None:
+    spec = gang_spec(2, code=SLEEP, cpu=SMALL, checkpoints="pvc://data", keep_suspended=True)
+    submission = await submit_gang(gangs, spec)
+    job = await gangs.client.get(JOBS, submission.ref.name, tenant.namespace)
+
+    assert digest_in(job)
     assert_within_role(tenant)
 
 
