@@ -10,6 +10,7 @@ of the pod, as the cncf.kubernetes provider does. If any other connection is mis
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,6 +31,16 @@ DEFAULT_CONN_ID: Final = "kubernetes_default"
 READ_PAUSE_BASE_S: Final = 1.0
 READ_PAUSE_CAP_S: Final = 30.0
 """The longest pause between two reads of a connection."""
+
+
+class ConnectionMissing(AirflowNotFoundException):
+    """The process of a trigger does not know a connection that its worker has read."""
+
+    def __init__(self, conn_id: str) -> None:
+        super().__init__(
+            f"The triggerer on {socket.gethostname()} has no connection {conn_id!r}, although a worker has it. Define "
+            "it in Airflow's database, in a secrets backend of all processes, or in the environment of triggerers too"
+        )
 
 
 class ClusterConnection:
@@ -63,9 +74,12 @@ class ClusterConnection:
                 time.sleep(self._pause_s(pauses, error))
 
     async def aread(self, *, retry_for_s: float = 0.0, max_age_s: float = 0.0) -> ClusterConfig:
-        """Read the connection as `read` does, on an event loop.
+        """Read the connection as `read` does, on an event loop. Does not retry if the connection is really missing.
 
         :param max_age_s: Accept a read of this event loop that began at most so many seconds ago.
+
+        Raises:
+            ConnectionMissing: this process does not know the connection.
         """
         from airflow_provider_gangjobs.cluster.loop_local import loop_local
 
@@ -73,6 +87,10 @@ class ClusterConnection:
         while True:
             try:
                 return self._config(await loop_local(SharedReads).read(self._conn_id, max_age_s=max_age_s))
+            except AirflowNotFoundException as error:
+                if retry_for_s and await sync_to_async(is_missing)(self._conn_id):
+                    raise ConnectionMissing(self._conn_id) from error
+                await asyncio.sleep(self._pause_s(pauses, error))
             except Exception as error:
                 await asyncio.sleep(self._pause_s(pauses, error))
 
@@ -112,6 +130,24 @@ def read_extras(conn_id: str) -> dict[str, Any] | None:
         return None
     extras: dict[str, Any] = connection.extra_dejson
     return extras
+
+
+def is_missing(conn_id: str) -> bool:
+    """Return whether Airflow says that it has no such connection, and no other place has it or fails. Blocks.
+
+    The usual lookup says the same of a connection that could not be read.
+    """
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection
+    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
+    try:
+        if any(backend.get_connection(conn_id=conn_id) for backend in ensure_secrets_backend_loaded()):
+            return False
+        answer: Any = task_runner.SUPERVISOR_COMMS.send(GetConnection(conn_id=conn_id))
+    except Exception:  # a secrets backend may raise anything
+        return False
+    return isinstance(answer, ErrorResponse) and answer.error.name == "CONNECTION_NOT_FOUND"
 
 
 class _Read(NamedTuple):

@@ -53,6 +53,8 @@ XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
 XCOM_END: Final = "gang_end"
 """XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
+CONNECTION_MISSING: Final = "ConnectionMissing"
+"""Reason of the event of a triggerer that does not have the connection of the worker."""
 XCOM_REFUSED: Final = "gang_refused"
 """XCom key of the error for which a try has submitted no gang: its class and its message."""
 EXECUTION_TIMEOUT: Final = "Deadline.execution"
@@ -355,17 +357,20 @@ class RecoveryAction(Enum):
     """Fail the try, and leave the gang as it is."""
 
 
-def recovery_action(*, live: bool | None, errors: int, has_retries_left: bool) -> RecoveryAction:
+def recovery_action(
+    *, live: bool | None, errors: int, has_retries_left: bool, is_conn_missing: bool = False
+) -> RecoveryAction:
     """Return what to do after a deferral that ended with an error.
 
     :param live: Whether the worker has found that the gang still runs. `None` if the worker could not find out.
     :param errors: How many deferrals in a row before this one ended in the same way.
     :param has_retries_left: Whether Airflow runs the task again if this try fails.
+    :param is_conn_missing: Whether triggerers do not have the connection, which this worker has.
     """
     may_defer = errors < DEFERRALS_MAX
     if live is None:
         return RecoveryAction.DEFER if may_defer and not has_retries_left else RecoveryAction.FAIL
-    return RecoveryAction.DEFER if live and may_defer else RecoveryAction.FOLLOW_IN_WORKER
+    return RecoveryAction.DEFER if live and may_defer and not is_conn_missing else RecoveryAction.FOLLOW_IN_WORKER
 
 
 def has_retries_left(ti: Any) -> bool:

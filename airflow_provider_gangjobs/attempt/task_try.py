@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout
 from airflow_provider_gangjobs.airflow_api.task_context import task_env
 from airflow_provider_gangjobs.attempt import task_gangs
 from airflow_provider_gangjobs.attempt.deferral import (
+    CONNECTION_MISSING,
     EXECUTION_TIMEOUT,
     XCOM_END,
     XCOM_GANG,
@@ -294,7 +295,12 @@ class TaskTry:
             return event
         errors, self.earlier_use = event.tracking_errors, event.time_use
         will_be_retried = has_retries_left(self.ti)
-        action = recovery_action(live=self.gangs.is_live(event.ref), errors=errors, has_retries_left=will_be_retried)
+        action = recovery_action(
+            live=self.gangs.is_live(event.ref),
+            errors=errors,
+            has_retries_left=will_be_retried,
+            is_conn_missing=event.reason == CONNECTION_MISSING,
+        )
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
         if action is RecoveryAction.DEFER:
             self.log.warning("%s. The task is deferred again", why)

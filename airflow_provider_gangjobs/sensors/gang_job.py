@@ -145,9 +145,13 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         """
         if is_of_earlier_try(event, context["ti"]):
             return self.execute(context)
+        from airflow_provider_gangjobs.attempt.deferral import CONNECTION_MISSING
         from airflow_provider_gangjobs.gang.awaited import Answer
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
+        if event.get("reason") == CONNECTION_MISSING:
+            self.log.warning("%s. This worker waits for the gangs", event["message"])
+            return super().execute(context)
         answer = Answer(event["status"])
         events = [GangEvent.from_payload(gang) for gang in event["gangs"]]
         hook, config = self._connect()

@@ -127,12 +127,10 @@ def test_recovery_action_after_an_error(
     assert recovery_action(live=live, errors=errors, has_retries_left=retried) is expected
 
 
-def error_event(left: TaskDeferred, errors: int = 0) -> dict[str, Any]:
+def error_event(left: TaskDeferred, errors: int = 0, reason: str = "Forbidden") -> dict[str, Any]:
     """Return the event of a trigger that could not follow its gang."""
     watch = left.trigger.args
-    event = build_event(
-        GangRef(watch.namespace, watch.name, watch.uid), Status.ERROR, Phase.RUNNING, reason="Forbidden"
-    )
+    event = build_event(GangRef(watch.namespace, watch.name, watch.uid), Status.ERROR, Phase.RUNNING, reason=reason)
     return {**event.to_payload(), "attempt": watch.attempt, "tracking_errors": errors}
 
 
@@ -156,6 +154,14 @@ def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMak
     left = train.defer(context)
 
     assert train.operator().execute_complete(context, error_event(left, DEFERRALS_MAX)) == {"rank": 0}
+
+
+def test_worker_follows_at_once_if_triggerers_do_not_have_the_connection(task: TaskMaker) -> None:
+    train = task(SLOW_RESULT, deferrable=True)
+    context = train.next_try()
+    left = train.defer(context)
+
+    assert train.operator().execute_complete(context, error_event(left, reason="ConnectionMissing")) == {"rank": 0}
 
 
 @pytest.mark.parametrize(("retries_left", "errors"), [(True, 0), (False, DEFERRALS_MAX)])

@@ -12,6 +12,9 @@ from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse
 from kubernetes.client import V1Job
 
 from airflow_provider_gangjobs.airflow_api.configuration import installation_id
@@ -80,8 +83,11 @@ def gangs(connection: str) -> Iterator[Gangs]:
         gangs.hook.delete(ref)
 
 
-def run_sensor(connection: str, **parameters: Any) -> Any:
-    """Run a sensor to its end, in the triggerer or by pokes, and return its value."""
+def run_sensor(connection: str, *, of_triggerer: str | None = None, **parameters: Any) -> Any:
+    """Run a sensor to its end, in the triggerer or by pokes, and return its value.
+
+    :param of_triggerer: The id of the connection that the trigger uses, if it is another one.
+    """
     known: dict[str, Any] = {"kubernetes_conn_id": connection, "poke_interval": 0.2, "timeout": 300, **parameters}
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", **known)
@@ -94,6 +100,7 @@ def run_sensor(connection: str, **parameters: Any) -> Any:
     left = raised.value
     assert left.timeout.total_seconds() == 300
     path, kwargs = left.trigger.serialize()
+    kwargs |= {"kubernetes_conn_id": of_triggerer} if of_triggerer else {}
     event = run_serialized_trigger(path, json.loads(json.dumps(kwargs)))
     return sensor.resume_execution(left.method_name, {"event": event}, context)
 
@@ -149,6 +156,18 @@ def test_submission_is_found_by_its_id_with_the_results(gangs: Gangs, connection
     value = run_sensor(connection, submission_ids=[gangs.run], results="all", deferrable=deferrable)
 
     assert value == [[{"rank": 0}, {"rank": 1}]]
+
+
+def test_worker_waits_if_triggerers_do_not_have_the_connection(
+    gangs: Gangs, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = gangs.submit(QUICK)
+    comms = SimpleNamespace(send=lambda _: ErrorResponse(error=ErrorType.CONNECTION_NOT_FOUND))
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms, raising=False)
+
+    value = run_sensor(connection, deferrable=True, of_triggerer="only_workers", gangs=ref.name)
+
+    assert (value["name"], value["status"]) == (ref.name, "succeeded")
 
 
 async def test_gang_that_is_submitted_later_is_awaited(gangs: Gangs, connection: str) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+from airflow_provider_gangjobs.airflow_api.connection import READ_PAUSE_CAP_S
+from airflow_provider_gangjobs.attempt.deferral import CONNECTION_MISSING, TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CLOCK_WITHIN_S,
+    CONNECTION_READ_FOR_S,
     ERROR_PAUSE_BASE_S,
     ERROR_PAUSE_CAP_S,
     PROGRESS_S,
@@ -67,6 +74,33 @@ async def test_reading_the_connection_is_retried(plane: VirtualControlPlane, mon
     event = await waiting
     assert event.status is Status.SUCCEEDED
     assert 120 <= elapsed() <= 200
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, error: ErrorType) -> None:
+    """Let the supervisor of the process answer each request by this error."""
+    comms = SimpleNamespace(send=lambda _: ErrorResponse(error=error))
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms, raising=False)
+
+
+@in_virtual_time
+async def test_connection_that_the_triggerer_does_not_have_is_left_to_a_worker_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer(monkeypatch, ErrorType.CONNECTION_NOT_FOUND)
+    event = await wait_until_ended(args_of(GangRef("n", "j", "u"), must_exist=True))
+    assert (event.status, event.reason, elapsed()) == (Status.ERROR, CONNECTION_MISSING, 0)
+    assert f"triggerer on {socket.gethostname()} has no connection 'retries', although a worker has it" in event.message
+
+
+@pytest.mark.parametrize("error", [ErrorType.API_SERVER_ERROR, ErrorType.GENERIC_ERROR])
+@in_virtual_time
+async def test_connection_that_cannot_be_read_is_not_a_missing_one(
+    monkeypatch: pytest.MonkeyPatch, error: ErrorType
+) -> None:
+    answer(monkeypatch, error)
+    event = await wait_until_ended(args_of(GangRef("n", "j", "u"), must_exist=True))
+    assert (event.status, event.reason) == (Status.ERROR, "AirflowNotFoundException")
+    assert elapsed() > CONNECTION_READ_FOR_S - READ_PAUSE_CAP_S
 
 
 @in_virtual_time

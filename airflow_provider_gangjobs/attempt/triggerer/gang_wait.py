@@ -6,7 +6,7 @@ trigger raises, or ends without an event, Airflow fails the task without a reaso
 A gang may be healthy while this process cannot follow it, so faults of this process are retried:
 
 1. Reading the connection is retried with back-off for `CONNECTION_READ_FOR_S`. Airflow reports every fault of a
-   secrets backend as "not found".
+   secrets backend as "not found". A connection that is really missing here is left to the worker at once.
 2. After the API server has refused requests for some time, the connection is read again, and a changed connection (a
    rotated token) is used.
 3. After an unexpected exception the gang is followed again, at most `RESTARTS_MAX` times in a row.
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.airflow_api.task_log import hide, log_failure, mask, mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import hide, is_for_users, log_failure, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.metrics import count_diagnosis, forget_progress, note_progress
@@ -44,7 +44,6 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
-from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of, with_history
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.category import Category
@@ -535,7 +534,7 @@ class _GangWait:
     def _error_event(self, what: str, error: Exception) -> GangEvent:
         log_failure(self._log, error, f"{what}. Gang {self._args.ref} cannot be followed in this process")
         # The messages of other libraries may contain credentials, so they go to the log and not into the event.
-        message = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
+        message = str(error) if is_for_users(error) else f"{what}. The trigger's log has the details"
         phase = self._last.phase if self._last else Phase.SUBMITTED
         return build_event(
             self._args.ref,

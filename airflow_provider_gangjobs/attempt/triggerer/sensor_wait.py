@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace as replace_event
 
-from airflow_provider_gangjobs.airflow_api.task_log import log_failure, mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, log_failure, mask_event
 from airflow_provider_gangjobs.attempt.deferral import StoredArgs, TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CONNECTION_MAX_AGE_S,
@@ -22,7 +22,6 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     shared_service,
     wait_for_event,
 )
-from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.awaited import (
     Answer,
     GangSelection,
@@ -104,16 +103,17 @@ class SelectionArgs(StoredArgs):
 async def wait_for_selected(args: SelectionArgs, log: Logger) -> dict[str, Any]:
     """Wait until the selected gangs have reached the state, or cannot reach it any more. Return the event's payload.
 
-    The payload has the fields `v`, `status` (`met`, `failed` or `unknown`), `message` and `gangs`, which has the
-    payloads of the events of the gangs that have reached the state or have ended. The function raises only when it is
-    cancelled.
+    The payload has the fields `v`, `status` (`met`, `failed` or `unknown`), `message`, `gangs`, which has the payloads of
+    the events of the gangs that have reached the state or have ended, and the `reason` of a wait that could not go on.
+    The function raises only when it is cancelled.
     """
     wait = _SelectionWait(args, log)
     try:
         answer, message = await wait.run()
     except Exception as error:  # a secrets backend may raise anything
         log_failure(log, error, "The selected gangs cannot be watched in this process")
-        answer, message = Answer.UNKNOWN, _message_of(error)
+        payload = selection_payload(Answer.UNKNOWN, list(wait.events.values()), message=_message_of(error))
+        return {**payload, "reason": type(error).__name__}
     return selection_payload(answer, list(wait.events.values()), message=message)
 
 
@@ -228,4 +228,4 @@ class _SelectionWait:
 
 def _message_of(error: Exception) -> str:
     """Return a message for an event. Errors of other libraries may contain credentials."""
-    return str(error) if isinstance(error, GangJobError) else f"{type(error).__name__}; the log has the details"
+    return str(error) if is_for_users(error) else f"{type(error).__name__}; the log has the details"
