@@ -91,6 +91,22 @@ def test_template_as_a_dict_belongs_in_the_manifest() -> None:
     assert "pod_template_dict: is a parameter of Airflow's Kubernetes operators. Give manifest;" in found
 
 
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("command", "['python', 'train.py']"),
+        ("args", "None"),
+        ("tolerations", "[{'key': 'gpu'}]"),
+        ("files", "{'a': 'b'}"),
+    ],
+)
+def test_text_that_a_template_has_made_of_a_value_leads_to_the_output_of_the_task(parameter: str, value: str) -> None:
+    found = problems_of(**{parameter: value})
+    assert f"{parameter}: is the text that a template has made of a value, not a " in found
+    assert "Give the .output of the task" in found
+    assert "render_template_as_native_obj=True" in found
+
+
 @pytest.mark.parametrize("command", ["python -c 'print(1)'", "echo it's"])
 def test_command_as_a_text_is_refused_with_the_words_of_a_shell(command: str) -> None:
     found = problems_of(command=command)

@@ -110,6 +110,9 @@ def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
     elif isinstance(expected, Mapping) and isinstance(value, Mapping):
         for name, inner in expected.items():
             yield from _unexpected(f"{path}.{name}", value.get(name), inner)
+    elif _is_text_of_value(value):
+        kind = "mapping" if isinstance(expected, Mapping) else "list"
+        yield Problem(path, f"is the text that a template has made of a value, not a {kind}", _NATIVE)
     elif isinstance(expected, Mapping):
         yield Problem(path, f"is {type(value).__name__}, not a mapping", "Give a dict, which is key: value in YAML")
     elif not isinstance(value, (list, tuple)):
@@ -125,6 +128,16 @@ def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
                 yield Problem(f"{path}[{index}]", "is null", "Remove it")
             else:
                 yield from _unexpected(f"{path}[{index}]", item, expected[0])
+
+
+_NATIVE: Final = (
+    "Give the .output of the task, which is the XCom itself, or set render_template_as_native_obj=True for the DAG"
+)
+
+
+def _is_text_of_value(value: Any) -> bool:
+    text = value.strip() if isinstance(value, str) else ""
+    return text == "None" or (text[:1], text[-1:]) in {("[", "]"), ("(", ")"), ("{", "}")}
 
 
 def _words(text: str) -> list[str]:
