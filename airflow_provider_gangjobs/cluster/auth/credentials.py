@@ -148,7 +148,7 @@ def environment_proxy(url: str) -> Proxy | None:
     proxy = proxies.get(parts.scheme)
     if proxy is None or parts.hostname is None or parts.hostname == "localhost":
         return None
-    if urllib.request.proxy_bypass(parts.netloc) or _in_network(parts.hostname, f"{_LOOPBACK},{proxies.get('no', '')}"):
+    if urllib.request.proxy_bypass(parts.netloc) or _is_exempt(parts.hostname, f"{_LOOPBACK},{proxies.get('no', '')}"):
         return None
     found = Proxy.parse((proxy if "://" in proxy else f"http://{proxy}").strip())
     if found is None:
@@ -171,18 +171,21 @@ def _http_url(url: str) -> SplitResult | None:
     return parts if is_valid and url.isprintable() and " " not in url else None
 
 
-def _in_network(host: str, no_proxy: str) -> bool:
-    """Return whether `host` is in a network of `no_proxy`.
+def _is_exempt(host: str, no_proxy: str) -> bool:
+    """Return whether `host` is in a domain `*.DOMAIN` or a network of `no_proxy`.
 
-    Python's own NO_PROXY does not support networks, but the API server of a cluster is often an address in one.
+    Python's own NO_PROXY supports neither, as Go's does, and the API server of a cluster is often in one.
     """
+    items = [item.strip() for item in no_proxy.lower().split(",")]
+    if any(item.startswith("*.") and host.endswith(item[1:]) for item in items):
+        return True
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    for item in no_proxy.split(","):
+    for item in items:
         with suppress(ValueError):  # a name and no network
-            if address in ipaddress.ip_network(item.strip()):
+            if address in ipaddress.ip_network(item):
                 return True
     return False
 
