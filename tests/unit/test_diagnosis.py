@@ -119,6 +119,13 @@ def test_summary_of_a_gang_is_that_of_its_first_cause():
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 
 
+def test_memory_of_another_container_is_not_that_of_the_rank():
+    outcome = replace(outcome_of(_rank().failed(137, reason="OOMKilled").view()), container="proxy")
+    found = diagnose_outcome(outcome)
+    assert "(container proxy) ran out of memory" in found.summary
+    assert found.remedy.startswith("Raise limits.memory of container proxy in pod_overrides, in the manifest, or")
+
+
 def test_other_ranks_are_counted_once_and_only_if_they_failed():
     """A queue has run the gang a second time. The end of rank 4 was not observed."""
     first_run = [outcome_of(pod(f"first-{rank}").rank(rank).failed(143, when=9).view()) for rank in range(4)]

@@ -84,6 +84,10 @@ def _explain(outcome: Outcome) -> tuple[str, Category, str, str]:
             return "OverLimit", Category.STORAGE_EXCEEDED, _describe_over_limit(outcome), remedy
         case Outcome(reason="OOMKilled", exit_code=code):
             remedy = "Raise resources.memory, or let each rank use less memory."
+            if other := outcome.container:
+                remedy = (
+                    f"Raise limits.memory of container {other} in pod_overrides, in the manifest, or in its webhook."
+                )
             return "OOMKilled", Category.OUT_OF_MEMORY, f"ran out of memory (exit code {code})", remedy
         case Outcome(reason="StartError" | "ContainerCannotRun"):
             remedy = "Check command, args and working directory against the image."
