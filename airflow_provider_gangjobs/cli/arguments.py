@@ -186,6 +186,7 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
 
     Raises:
         NotNamed: no gang has this name, or several gangs have it.
+        CommandError: the gang has ended.
         ClusterError: the gangs could not be listed.
     """
     from airflow_provider_gangjobs.gang.gang_lists import WORDS_MAX, GangName
@@ -204,7 +205,7 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
             f"{name} names {len(wanted)} gangs. Add RUN and MAP_INDEX, or name one of\n{_candidates(wanted)}"
         )
     if found:
-        raise NotNamed(f"{name}: {found[0].ref} has ended already")
+        raise CommandError(f"{name}: {found[0].ref} has ended already. `gangjobs why {found[0].ref}` says how")
     raise NotNamed(await _not_found(gangs, name, namespace))
 
 

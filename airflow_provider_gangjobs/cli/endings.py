@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cli.arguments import (
     CommandError,
+    NotNamed,
     add_cluster_options,
     add_gang_argument,
     find_gang,
@@ -179,15 +180,22 @@ def release(options: argparse.Namespace) -> int:
 
     Raises:
         CommandError: the options contradict each other, or the cluster did not answer or refused a request.
+        NotNamed: there is no such Job, and no pod of it.
     """
     if options.gang and options.all_namespaces:
         raise CommandError("--gang names a Job of one namespace: set --namespace, not --all-namespaces")
+
+    from airflow_provider_gangjobs.gang.gang_lists import GangName
+    from airflow_provider_gangjobs.tracking.gang_listing import find_gangs
 
     async def release_pods(gangs: GangService) -> ReleaseReport:
         namespace = selected_namespace(options, gangs)
         report = await gangs.release_finalizers(namespace=namespace, gang=options.gang)
         if not report.pods:
             await require_namespace(gangs, namespace)
+            name = GangName((f"{namespace}/{options.gang}",))
+            if options.gang and not await find_gangs(gangs.client, namespace, name):
+                raise NotNamed(f"namespace {namespace} has neither a Job {options.gang} nor pods of such a Job")
         return report
 
     released = run_on_cluster(options, release_pods)

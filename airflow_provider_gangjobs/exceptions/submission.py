@@ -29,7 +29,7 @@ class InvalidGangSpec(GangJobError):
 
     @property
     def what(self) -> str:
-        return f"The gang cannot be submitted: {pluralize(len(self.problems), 'problem')}, nothing was created"
+        return f"The request is invalid: {pluralize(len(self.problems), 'problem')}, nothing was created"
 
     def __str__(self) -> str:
         return "\n".join([f"{self.what}.", *(f"  * {problem}" for problem in self.shown_problems)])

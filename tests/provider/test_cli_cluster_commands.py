@@ -116,6 +116,8 @@ def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):
     assert " 0 released" in capsys.readouterr().out
     assert main(["release", KUBECONFIG, kubeconfig]) == 0
     assert re.search(r"[1-9]\d* released, 0 failed", capsys.readouterr().out)
+    assert main(["release", KUBECONFIG, kubeconfig, "--gang", "typo"]) == 4
+    assert "namespace default has neither a Job typo nor pods of such a Job" in capsys.readouterr().err
     assert asyncio.run(finalizers()) == []
 
 

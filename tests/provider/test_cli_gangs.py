@@ -273,7 +273,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "an unknown gang": (["why", "nosuch"], 4, "has no such gang. `gangjobs list -A` shows the gangs of all"),
     "a gang of another namespace": (["why", "other/a"], 4, "namespace other has no such Job, and namespace cli-"),
     "too many words": (["why", "a", "b", "c", "1", "e"], 4, "name one gang"),
-    "a gang that has ended": (["cancel", "report", "fail"], 4, "has ended already"),
+    "a gang that has ended": (["cancel", "report", "fail"], 1, "has ended already. `gangjobs why "),
     "no log": (["logs", "etl", "big"], 1, "no pod has a log: no rank has started, or the pods are gone"),
     "no such rank": (["logs", "etl", "train", "--rank", "9"], 1, "no pod has a log of rank 9"),
     "no such file": (["submit", "/nosuch.yaml", "--id", "a"], 1, "/nosuch.yaml cannot be read: No such file"),
@@ -300,9 +300,9 @@ FILES: dict[str, tuple[str, str]] = {
     "a name that YAML reads as a boolean": ("image: a\nenv:\n  ON: x\n", "env.ON: line 3: YAML does not read the key"),
     "a Job of another kind": (MPI_JOB, "is kubeflow.org/v2beta1 MPIJob. Give the template of its Worker in an Indexed"),
     "an unknown parameter": ("image: a\nworker: 2\n", "worker: is no parameter of a GangSpec. Did you mean workers?"),
-    "no image": ("workers: 2\n", "The gang cannot be submitted"),
-    "a number in the place of a command": ("image: a\ncommand: 3\n", "The gang cannot be submitted"),
-    "workers that are no number": ("image: a\nworkers: many\n", "The gang cannot be submitted"),
+    "no image": ("workers: 2\n", "The request is invalid"),
+    "a number in the place of a command": ("image: a\ncommand: 3\n", "The request is invalid"),
+    "workers that are no number": ("image: a\nworkers: many\n", "The request is invalid"),
 }
 
 
@@ -429,7 +429,7 @@ def test_cancel_ends_the_gang_and_says_who_did_it(gangs: CliGangs, capsys: pytes
     gangs.wait_for(train, Phase.FAILED)
     assert gangs.call("why", "etl", "train") == 0
     assert "has cancelled it with gangjobs (wrong data)" in capsys.readouterr().out
-    assert gangs.call("cancel", "etl", "train") == 4
+    assert gangs.call("cancel", "etl", "train") == 1
 
 
 def test_delete_removes_the_job(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:

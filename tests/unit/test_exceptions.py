@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.exceptions.submission import DELETION
 EXAMPLES = [
     (
         InvalidGangSpec((Problem("workers", "is 0", "Give 1 or more"),)),
-        "The gang cannot be submitted: 1 problem, nothing was created.\n  * workers: is 0. Give 1 or more.",
+        "The request is invalid: 1 problem, nothing was created.\n  * workers: is 0. Give 1 or more.",
     ),
     (
         GangUnsupported("no API"),
