@@ -212,6 +212,8 @@ class GangStreams:
 
     @property
     def _repetition(self) -> str:
+        if self._store.is_new:
+            return "the rank ran before. If another triggerer has streamed this log, lines may appear a second time"
         return (
             "another triggerer streamed this log, and was killed: the lines that follow, of about "
             f"{self._store.repeated_s:.0f} seconds, may appear a second time"
@@ -281,7 +283,7 @@ class GangStreams:
         if before is not None:
             stream.note(f"{what}, continued, because the pod is being deleted")
         elif self._store.repeated_s:
-            stream.note(f"{what}, continued by another triggerer: {self._repetition}")
+            stream.note(f"{what}: {self._repetition}")
         elif position is None:
             stream.note(f"{what}, {'while it runs' if bytes_max else 'because the pod is being deleted'}")
         else:
