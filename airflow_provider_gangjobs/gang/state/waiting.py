@@ -202,17 +202,9 @@ def _find_container_error(inputs: WaitInputs, reasons: frozenset[str]) -> str | 
     return f"{what} at {_name_pod(pod)}{more}: {to_line(waiting.message)}".rstrip(": ")
 
 
-NODE_REASONS: Final = frozenset(
-    {
-        "FailedAttachVolume",
-        "FailedCreatePodContainer",
-        "FailedCreatePodSandBox",
-        "FailedMapVolume",
-        "FailedMount",
-        "FailedPrepareDynamicResources",
-        "NetworkNotReady",
-        "VolumePermissionChangeInProgress",
-    }
+_NODE_REASONS: Final = re.compile(
+    "Failed(AttachVolume|CreatePodContainer|CreatePodSandBox|MapVolume|Mount|PrepareDynamicResources)"
+    "|NetworkNotReady|VolumePermissionChangeInProgress"
 )
 """Reasons of the Events of a pod that its node cannot prepare. The status of such a pod does not say why."""
 _NAMES_VOLUMES_ONLY: Final = "Unable to attach or mount volumes"
@@ -221,9 +213,8 @@ _NAMES_VOLUMES_ONLY: Final = "Unable to attach or mount volumes"
 
 def _find_node_problem(inputs: WaitInputs) -> str | None:
     pods = inputs.pods.preparing
-    events = [
-        each for each in inputs.evidence.events if each.reason in NODE_REASONS and each.involved_object.uid in pods
-    ]
+    of_pods = (each for each in inputs.evidence.events if each.involved_object.uid in pods)
+    events = [each for each in of_pods if _NODE_REASONS.fullmatch(each.reason)]
     if not events:
         return None
     last = find_last([each for each in events if not each.message.startswith(_NAMES_VOLUMES_ONLY)] or events)
