@@ -137,6 +137,16 @@ def test_retry_continues_a_gang_whose_parameters_differ_at_each_try(api: Api, co
     assert "was submitted with other parameters (env). The task continues with this gang" in log
 
 
+def test_worker_follows_a_gang_whose_connection_only_workers_have(api: Api, connected: AirflowHome) -> None:
+    run = api.trigger("own_connection")
+
+    assert run.wait() == "success"
+    assert run.xcom("gang") == 5
+    log = connected.worker_log("own_connection")
+    assert "has no connection 'only_workers', although a worker has it" in log
+    assert log.count("This worker follows the gang") == 1
+
+
 def test_lines_that_the_triggerer_streams_and_the_rest_are_the_whole_log(api: Api, connected: AirflowHome) -> None:
     run = api.trigger("long_log")
     assert run.wait() == "success"
