@@ -103,9 +103,9 @@ class SelectionArgs(StoredArgs):
 async def wait_for_selected(args: SelectionArgs, log: Logger) -> dict[str, Any]:
     """Wait until the selected gangs have reached the state, or cannot reach it any more. Return the event's payload.
 
-    The payload has the fields `v`, `status` (`met`, `failed` or `unknown`), `message`, `gangs`, which has the payloads of
-    the events of the gangs that have reached the state or have ended, and the `reason` of a wait that could not go on.
-    The function raises only when it is cancelled.
+    The payload has the fields `v`, `status` (`met`, `failed` or `unknown`), `message`, `gangs`, which has the payloads
+    of the events of the gangs that have reached the state or have ended, and the `reason` of a wait that could not go
+    on. The function raises only when it is cancelled.
     """
     wait = _SelectionWait(args, log)
     try:
