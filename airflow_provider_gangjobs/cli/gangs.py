@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 REASON_CHARACTERS_MAX: Final = 80
+EXPLAINED_MAX: Final = 20
+"""Each needs some requests, and a person waits for the list."""
 
 
 def parse_age(text: str) -> timedelta:
@@ -91,9 +93,17 @@ def list_gangs(options: argparse.Namespace) -> int:
 
 
 async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[list[GangRow], datetime]:
-    """Return the rows, and the time of the server."""
+    """Return the rows, and the time of the server. A wide list says why the first gangs of it wait."""
+    from msgspec.structs import replace
+
+    from airflow_provider_gangjobs.tracking.explanation import read_state
+
     jobs, now = await _read_jobs(gangs, options), gangs.client.server_clock.now()
-    return _rows_of(jobs, now, options), now
+    rows = _rows_of(jobs, now, options)
+    waiting = [row.uid for row in rows if row.is_waiting][:EXPLAINED_MAX] if options.output == "wide" else []
+    states = [await read_state(gangs.client, job) for job in jobs if job.ref.uid in waiting]
+    reasons = {state.row.uid: state.why.diagnosis.summary for state in states}
+    return [replace(row, reason=reasons.get(row.uid, row.reason)) for row in rows], now
 
 
 async def _read_jobs(gangs: GangService, options: argparse.Namespace) -> list[StoredGang]:

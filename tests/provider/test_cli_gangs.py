@@ -90,6 +90,11 @@ def test_list_shows_only_gangs_that_are_asked_for(
     assert set(capsys.readouterr().out.split()) == {str(tonight.refs[name]) for name in expected}
 
 
+def test_wide_list_says_why_a_gang_waits(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("list", "-o", "wide", "--waiting") == 0
+    assert "Can never fit on the present nodes" in capsys.readouterr().out
+
+
 def test_list_of_the_cluster_has_the_namespaces(
     tonight: CliGangs, embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
