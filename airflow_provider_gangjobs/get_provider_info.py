@@ -33,7 +33,7 @@ _END_FROM_TRIGGER: dict[str, Any] = {
         "Whether tasks that do not give the parameter end_from_trigger end in the triggerer when their gang has "
         "succeeded, without a worker, if they can. Needs Airflow 3.3.\n"
     ),
-    "version_added": "0.2.0",
+    "version_added": "0.1.0",
     "type": "boolean",
     "example": None,
     "default": "False",
@@ -57,7 +57,7 @@ _START_FROM_TRIGGER: dict[str, Any] = {
         "Whether tasks that do not give the parameter start_from_trigger start their gangs in the triggerer, without a "
         "worker, if they can. Needs Airflow 3.3.\n"
     ),
-    "version_added": "0.2.0",
+    "version_added": "0.1.0",
     "type": "boolean",
     "example": None,
     "default": "False",

@@ -267,7 +267,7 @@ def reason_to_start_in_worker(payload: object) -> str | None:
 
 
 def is_of_earlier_try(payload: object, ti: Any) -> bool:
-    """Return whether another try than this one has waited for the event. Events of earlier versions do not say it.
+    """Return whether another try than this one has waited for the event.
 
     :param ti: The task instance of the try that Airflow has resumed. Each try has an id of its own.
     """

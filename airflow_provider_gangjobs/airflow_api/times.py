@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from airflow_provider_gangjobs.exceptions.base import with_new_names
 from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class PublicService(GangService, frozen=True):
 def _convert_returned(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        return with_pendulum_times(await method(*args, **with_new_names(kwargs)))
+        return with_pendulum_times(await method(*args, **kwargs))
 
     return call
 

@@ -197,7 +197,7 @@ async def live_attempts(client: Client, key: TaskKey, claim_id: str, *, namespac
 
 
 async def _live_gangs(requests: RetryingRequests, key: TaskKey, claim_id: str) -> list[tuple[Object, StoredGang]]:
-    found = await requests.list(JOBS, task_selector(*key.digests))
+    found = await requests.list(JOBS, task_selector(key.digest))
     gangs = [(stored, await requests.read_gang(stored)) for stored in found]
     return [
         (stored, gang)

@@ -1,25 +1,14 @@
-"""The base class of all exceptions of this provider, how messages are formatted, and the warning about old names.
-
-Old names of the public interface are accepted with a warning until the next minor version. A door takes its keyword
-arguments through `with_new_names`. Turn the warning into an error to find what has to change::
-
-    warnings.filterwarnings("error", category=GangJobsDeprecationWarning)
-"""
+"""The base class of all exceptions of this provider, and how messages are formatted."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, dataclass_transform
+from typing import Any, Final, dataclass_transform
 
 from msgspec import Struct
 
 from airflow_provider_gangjobs.kube.text import cut_end, to_printable, to_sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _PACKAGE: Final = __name__.rpartition(".")[0]
 RANKS_SHOWN_MAX = 8
@@ -119,19 +108,3 @@ class GangJobError(Exception):
     # Airflow's supervisor and process pools pickle exceptions. The default would call the class without its fields.
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **{name: getattr(self, name) for name in self.__dataclass_fields__}), ()
-
-
-RENAMED_PARAMETERS: Final = {"trigger_id": "submission_id"}
-"""The new name of each parameter that was renamed, by its old name."""
-
-
-class GangJobsDeprecationWarning(DeprecationWarning):
-    """The caller uses a name of this provider that was renamed. The message has both names."""
-
-
-def with_new_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments by their new names. The caller of the caller is warned of an old name."""
-    for old, new in RENAMED_PARAMETERS.items():
-        if old in arguments:
-            warnings.warn(f"The parameter {old} is called {new} now", GangJobsDeprecationWarning, stacklevel=3)
-    return {RENAMED_PARAMETERS.get(name, name): value for name, value in arguments.items()}

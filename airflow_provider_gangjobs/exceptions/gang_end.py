@@ -26,8 +26,7 @@ class GangEndError(GangJobError):
     """The results of the ranks that succeeded before the gang ended, by rank, as far as they are recorded. A callback
     of the task reads them: `context["exception"].partial_results`."""
     category: str = field(default="", kw_only=True)
-    """The stable name of the cause, a `Category`. It is empty if a triggerer of an earlier version followed the
-    gang."""
+    """The stable name of the cause, a `Category`."""
 
 
 class GangFailed(GangEndError):

@@ -135,7 +135,7 @@ class ResultAddressRefused(GangJobError):
     """The address is in the folder, and a symbolic link leads somewhere else."""
 
     _usual_remedy = (
-        "If the value is from a sensor, a hook, or a task of an earlier release, name the result_storage of the"
+        "If the value is from a sensor or a hook, name the result_storage of the"
         " task that ran the gang: read_result(value, storage=URL). Otherwise find out why the rank returned it"
     )
     _is_permanent = True  # the address stays the same

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.identity import ALL_GANGS, GangRef, gang_sel
 from airflow_provider_gangjobs.gang.outcome.event import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
@@ -65,8 +65,8 @@ class GangSelection:
     namespace: str
     names: Mapping[str, str] | None = None
     """The uid of the Job by its name. The uid is empty if it is not known."""
-    digests: tuple[tuple[str, ...], ...] = ()
-    """For each task or submission id, the values that the label of its Jobs may have; see `SubmissionKey.digests`."""
+    digests: tuple[str, ...] = ()
+    """The value of `LABEL_TASK` of each task or submission id."""
     selector: str = ""
     """A label selector of Jobs, as in `kubectl get jobs --selector`."""
     at_least: int = 1
@@ -78,7 +78,7 @@ class GangSelection:
         if self.selector:
             return (f"{ALL_GANGS},{self.selector}",)
         if self.digests:
-            return tasks_selectors(digest for digests in self.digests for digest in digests)
+            return tasks_selectors(self.digests)
         return gang_selectors(self.names or ())
 
     def matching(self, jobs: Iterable[StoredGang]) -> list[StoredGang]:
@@ -102,20 +102,19 @@ class GangSelection:
             if not job.is_dropped and (key not in newest or newest[key].attempt_number <= job.attempt_number):
                 newest[key] = job
         if self.digests:
-            return {digests[0]: _first_of(newest, digests) for digests in self.digests}
+            return {digest: _selected(newest.get(digest)) for digest in self.digests}
         found = {key: SelectedGang(job.ref, job) for key, job in newest.items()}
         return found | {f"missing {number}": SelectedGang() for number in range(len(found), self.at_least)}
 
     def _named(self, name: str, uid: str, gang: StoredGang | None) -> SelectedGang:
         if not uid:
-            return SelectedGang() if gang is None else SelectedGang(gang.ref, gang)
+            return _selected(gang)
         ref = GangRef(self.namespace, name, uid)
         return SelectedGang(ref, gang if gang is not None and gang.ref == ref else None)
 
 
-def _first_of(newest: Mapping[str, StoredGang], digests: Sequence[str]) -> SelectedGang:
-    job = next((newest[digest] for digest in digests if digest in newest), None)
-    return SelectedGang() if job is None else SelectedGang(job.ref, job)
+def _selected(gang: StoredGang | None) -> SelectedGang:
+    return SelectedGang() if gang is None else SelectedGang(gang.ref, gang)
 
 
 class NewestGangs:

@@ -62,14 +62,6 @@ class TaskKey(Struct, frozen=True, dict=True):
             return digest_of("installation", self.installation, *self._parts)
         return digest_of(*self._parts)
 
-    @cached_property
-    def digests(self) -> tuple[str, ...]:
-        """All values of `LABEL_TASK` that Jobs of this task may have.
-
-        The second value is that of Jobs from before installations had ids, until version 0.3.
-        """
-        return (self.digest, digest_of(*self._parts)) if self.installation else (self.digest,)
-
     @property
     def _parts(self) -> tuple[str | int, ...]:
         return self.dag_id, self.run_id, self.task_id, self.map_index
@@ -136,10 +128,6 @@ class OperationKey(Struct, frozen=True):
     def digest(self) -> str:
         """Value of `LABEL_TASK`. The digests of tasks have more parts."""
         return digest_of("operation", self.id)
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        return (self.digest,)
 
     @property
     def installation(self) -> str:
@@ -319,14 +307,14 @@ def ledger_selector(name: str, uid: str) -> str:
     return f"{gang_selector(name)},{keys.LABEL_PURPOSE}={ObjectPurpose.LEDGER},{keys.LABEL_JOB_UID}={uid}"
 
 
-def task_selector(*digests: str) -> str:
+def task_selector(digest: str) -> str:
     """Return the label selector of the Jobs of all attempts of a task or operation, also of dropped Jobs."""
-    return f"{keys.LABEL_TASK}={digests[0]}" if len(digests) == 1 else f"{keys.LABEL_TASK} in ({','.join(digests)})"
+    return f"{keys.LABEL_TASK}={digest}"
 
 
 def tasks_selectors(digests: Iterable[str]) -> tuple[str, ...]:
     """Return label selectors of the Jobs of all attempts of many tasks or operations. No Job has two of them."""
-    return tuple(task_selector(*batch) for batch in _batches(digests))
+    return tuple(f"{keys.LABEL_TASK} in ({','.join(batch)})" for batch in _batches(digests))
 
 
 def _batches(values: Iterable[str]) -> Iterator[Sequence[str]]:

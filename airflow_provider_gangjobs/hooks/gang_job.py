@@ -14,7 +14,6 @@ from airflow.sdk import BaseHook
 from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID, ClusterConnection
 from airflow_provider_gangjobs.airflow_api.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.exceptions.base import with_new_names
 from airflow_provider_gangjobs.service import GangService, follow
 from airflow_provider_gangjobs.service.gangs import GangSession
 
@@ -41,8 +40,7 @@ def blocking(
 
     @wraps(method)
     def call(hook: GangJobHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        named: Any = with_new_names(kwargs)
-        return with_pendulum_times(hook.call(lambda service: method(service, *args, **named)))
+        return with_pendulum_times(hook.call(lambda service: method(service, *args, **kwargs)))
 
     return call
 

@@ -140,15 +140,8 @@ class TaskStorages:
 
     @property
     def result_folders(self) -> tuple[str, ...]:
-        """Where the ranks may have stored results.
-
-        The last one is that of a gang which a version without folders of installations has submitted. It can be removed
-        when no such gang runs any more, in version 0.3.
-        """
-        if self.result_url is None:
-            return ()
-        folders = installation_folder(self.result_url, self.key), task_folder(self.result_url, self.key)
-        return tuple(dict.fromkeys(folders))
+        """Where the ranks may have stored results."""
+        return () if self.result_url is None else (installation_folder(self.result_url, self.key),)
 
     @property
     def result_folder(self) -> str | None:

@@ -81,7 +81,7 @@ def read_selection(
     keys: Sequence[OperationKey | TaskKey] = tasks
     if task.submission_ids is not None:
         keys = [OperationKey(each) for each in read_submission_ids(task.submission_ids)]
-    return GangSelection(namespace=namespace, digests=tuple(key.digests for key in keys), **more)
+    return GangSelection(namespace=namespace, digests=tuple(key.digest for key in keys), **more)
 
 
 def require_one_kind(**given: Any) -> None:

@@ -164,7 +164,7 @@ class SnapshotCache:
 
     async def _read_snapshot(self, service: GangService, locator: GangLocator) -> SnapshotResult:
         ref = locator.ref
-        snapshot = await read_explained(service.client, ref.namespace, locator.key.digests, ref.uid)
+        snapshot = await read_explained(service.client, ref.namespace, locator.key.digest, ref.uid)
         with suppress(TimeoutError):
             async with asyncio.timeout(ENDS_WITHIN_S):
                 return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))

@@ -298,8 +298,8 @@ async def get_submission(
         record = await gangs.submission(submission_id, namespace=place.namespace)
         if record is None:
             return None
-        digests = OperationKey(submission_id).digests
-        snapshot = await read_explained(gangs.client, place.namespace, digests, record.ref.uid)
+        digest = OperationKey(submission_id).digest
+        snapshot = await read_explained(gangs.client, place.namespace, digest, record.ref.uid)
         if snapshot.job is None:  # deleted meanwhile
             return None
         lines = await gangs.logs(record.ref, logs, outcomes=snapshot.outcomes) if logs is not Logs.NONE else ()

@@ -251,7 +251,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         if not (selection.names or selection.digests or selection.selector):
             refuse((Problem("submission_ids", "is empty", "Skip the sensor if there is nothing to wait for"),))
         return SelectionArgs(
-            **{**asdict(selection), "digests": [list(digests) for digests in selection.digests] or None},
+            **{**asdict(selection), "digests": list(selection.digests) or None},
             kubernetes_conn_id=self.kubernetes_conn_id,
             until=self.until,
             wait_for=self.wait_for,

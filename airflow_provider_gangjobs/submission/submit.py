@@ -230,7 +230,7 @@ class _SubmissionRun(Struct, frozen=True):
         """List the Jobs of the task, and do what the rule decides."""
         claim = self.request.claim
         with _step(self.where, "find the task's Jobs"):
-            listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
+            listed = await self.requests.list(JOBS, task_selector(self.request.key.digest))
             jobs = [await self.requests.read_gang(job) for job in listed]
         stored = {job["metadata"]["uid"]: job for job in listed}
         if (later := gang_of_later_try(jobs, claim.id)) is not None:
@@ -364,7 +364,7 @@ class _SubmissionRun(Struct, frozen=True):
         self, jobs: Sequence[StoredGang], waited_for: Sequence[StoredGang]
     ) -> list[PodView]:
         kept = {job.ref.uid for job in jobs} - {job.ref.uid for job in waited_for}
-        listed = await self.requests.list(PODS, task_selector(*self.request.key.digests))
+        listed = await self.requests.list(PODS, task_selector(self.request.key.digest))
         pods = [pod for pod in (view(PodView, each) for each in listed) if owner_uid(pod) not in kept]
         for ref in _gangs_of(filter(is_held, pods)):
             # The Job is read again, because another submitter may have started the gang since the Jobs were listed.
@@ -374,7 +374,7 @@ class _SubmissionRun(Struct, frozen=True):
     async def _has_other_jobs(self, jobs: Sequence[StoredGang]) -> bool:
         """Return whether another submitter has created an attempt meanwhile. Its pods are no reason to wait."""
         known = {job.ref.uid for job in jobs}
-        listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
+        listed = await self.requests.list(JOBS, task_selector(self.request.key.digest))
         return any(job["metadata"]["uid"] not in known for job in listed)
 
     async def _remove_superseded(self, old: StoredGang, seen: Object) -> None:

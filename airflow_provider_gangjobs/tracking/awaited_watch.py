@@ -2,7 +2,7 @@
 
 Gangs that are selected by name use the informer that all followers of the namespace share. A sweep removes gangs that
 have ended from that informer, so the names that the informer does not have are listed once when a watch begins. Gangs
-that are selected by task or trigger id share one further informer, and each label selector has its own.
+that are selected by submission id share one further informer, and each label selector has its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STALE_S: Final = 600.0
 
 
 def task_of(seen: JobView) -> str | None:
-    """Return the digest of the task or trigger id that a Job belongs to. An informer indexes Jobs by it."""
+    """Return the digest of the task or submission id that a Job belongs to. An informer indexes Jobs by it."""
     return seen.metadata.labels.task
 
 
@@ -55,7 +55,7 @@ class SelectionWatch:
             (labels,) = selection.label_selectors
             index, keys = every, [""]
         elif selection.digests:
-            index, labels, keys = task_of, LABEL_GANG, [digest for each in selection.digests for digest in each]
+            index, labels, keys = task_of, LABEL_GANG, list(selection.digests)
         else:
             index, labels, keys = gang_of, LABEL_GANG, list(selection.names or ())
         self._client = client

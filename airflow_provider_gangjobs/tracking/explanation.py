@@ -94,15 +94,15 @@ class GangSnapshot:
     """Plural names of resources that could not be read."""
 
 
-async def read_snapshot(client: Client, namespace: str, digests: Sequence[str], uid: str | None = None) -> GangSnapshot:
+async def read_snapshot(client: Client, namespace: str, digest: str, uid: str | None = None) -> GangSnapshot:
     """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
 
-    :param digests: The digests of the task or submission id, see `SubmissionKey.digests`.
+    :param digest: The value of `LABEL_TASK` of the task or submission id.
 
     Raises:
         ClusterError: The Jobs could not be read.
     """
-    found = await client.list(JOBS, namespace, label_selector=task_selector(*digests))
+    found = await client.list(JOBS, namespace, label_selector=task_selector(digest))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = next((job for job in jobs if uid in (None, job["metadata"]["uid"])), None)
     snapshot = GangSnapshot(jobs=jobs, job=chosen, role_jobs=await list_role_jobs(client, namespace, jobs))
@@ -288,18 +288,16 @@ async def read_state(client: Client, job: StoredGang) -> GangState:
     Raises:
         ClusterError: The Jobs could not be read.
     """
-    snapshot = await read_explained(client, job.ref.namespace, (job.task_digest or "",), job.ref.uid)
+    snapshot = await read_explained(client, job.ref.namespace, job.task_digest or "", job.ref.uid)
     if snapshot.job is None:  # the Job was deleted meanwhile
         return _state_of(job, observe(None, (), None, job.ref), ())
     state = state_of_snapshot(snapshot, client.server_clock.now())
     return replace(state, row=with_fields(state.row, kept_until=kept_until(job)))
 
 
-async def read_explained(
-    client: Client, namespace: str, digests: Sequence[str], uid: str | None = None
-) -> GangSnapshot:
+async def read_explained(client: Client, namespace: str, digest: str, uid: str | None = None) -> GangSnapshot:
     """Read a snapshot, and why the cluster has no room for a gang that waits for nodes. See `read_snapshot`."""
-    snapshot = await read_snapshot(client, namespace, digests, uid)
+    snapshot = await read_snapshot(client, namespace, digest, uid)
     if snapshot.job is None or not observe_snapshot(snapshot).waits_for_nodes:
         return snapshot
     job = job_of(snapshot)

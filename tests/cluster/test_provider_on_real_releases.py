@@ -100,7 +100,7 @@ async def test_second_submission_of_a_task_adopts_its_gang(tenant: Tenant) -> No
 async def test_gang_is_found_among_thousands_of_map_indexes(tenant: Tenant) -> None:
     """The API server answers 431 to a URL of more than 1 MiB."""
     keys = [TaskKey("dag", "run", "mapped", index, "prod") for index in range(20_000)]
-    selection = GangSelection(namespace=tenant.namespace, digests=tuple(key.digests for key in keys))
+    selection = GangSelection(namespace=tenant.namespace, digests=tuple(key.digest for key in keys))
     async with GangService.connect(tenant.config) as gangs:
         submission = await gangs.submit(gang_spec(2), key=keys[-1], claim="somebody")
         assert await gangs.list_gangs(selection) == [submission.ref]

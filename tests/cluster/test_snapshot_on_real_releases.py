@@ -47,7 +47,7 @@ async def looked_at(
     key, ref = TaskKey("dag", run, "task", -1), submission.ref
     async with asyncio.timeout(TIMEOUT_S), GangService.connect(viewer.config) as gangs:
         while True:
-            seen = await read_snapshot(gangs.client, ref.namespace, key.digests, ref.uid)
+            seen = await read_snapshot(gangs.client, ref.namespace, key.digest, ref.uid)
             if until(seen):
                 return seen
             await asyncio.sleep(LOOK_AGAIN_S)

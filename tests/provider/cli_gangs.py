@@ -58,12 +58,21 @@ class CliGangs:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         self.run(lambda gangs: gangs.client.create(NAMESPACES, body))
 
-    def submit(self, task_id: str, script: str, *, dag_id: str = "etl", run_id: str = "run1", **spec: Any) -> GangRef:
+    def submit(
+        self,
+        task_id: str,
+        script: str,
+        *,
+        dag_id: str = "etl",
+        run_id: str = "run1",
+        installation: str = "",
+        **spec: Any,
+    ) -> GangRef:
         """Submit the gang of a task."""
         described = GangSpec(
             **{"image": "a", "workers": 2, "resources": {"cpu": "100m"}, "command": ["sh", "-c", script], **spec}
         )
-        key = TaskKey(dag_id, run_id, task_id)
+        key = TaskKey(dag_id, run_id, task_id, installation=installation)
         submitted = self.run(lambda gangs: gangs.submit(described, key=key, claim="c", policies=POLICIES))
         self.refs[task_id] = submitted.ref
         return submitted.ref

@@ -71,6 +71,21 @@ def test_list_shows_the_phase_of_each_gang(tonight: CliGangs, capsys: pytest.Cap
     }
 
 
+def test_list_shows_the_job_of_a_development_version_as_a_foreign_one(
+    embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The digest of its task has no installation. A try of an Airflow with an id neither adopts nor deletes it."""
+    gangs = CliGangs(embedded)
+    gangs.create_namespace()
+    old = gangs.submit("train", "sleep 600")
+    new = gangs.submit("train", "sleep 600", installation="prod")
+
+    assert gangs.call("list", "-o", "json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["uid"]: row.get("installation", "") for row in rows} == {old.uid: "", new.uid: "prod"}
+    gangs.delete_all()
+
+
 FILTERS = {
     "waiting": (["--waiting"], {"big"}),
     "running": (["--running"], {"train"}),

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.ending.release import release_pods
 from airflow_provider_gangjobs.ending.submissions import CleanupAction, CleanupReport, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -157,22 +157,6 @@ async def test_cleanup_that_crashes_is_completed_by_the_next_one(cluster, reques
     with pytest.raises(ProcessDied):
         await tidied(cluster, api=CrashingClient(cluster.client, crash))
     await tidied(cluster)
-    assert cluster.jobs() == []
-
-
-async def test_gang_that_a_cleanup_of_an_earlier_version_has_halted_is_removed(cluster, monkeypatch):
-    await half_submitted(cluster)
-    earlier = "Tidied: it was submitted half, and nobody came back for it"
-    process = CrashingClient(cluster.client)
-    await tidied(cluster, api=process, dry_run=True)
-    dying = CrashingClient(cluster.client, Crash(len(process.requests), applied=True))
-    with monkeypatch.context() as patched:
-        patched.setattr("airflow_provider_gangjobs.ending.submissions.CLEANUP_HALT_REASON", earlier)
-        with pytest.raises(ProcessDied):
-            await tidied(cluster, api=dying)
-    (halted,) = cluster.jobs()
-    assert halted["metadata"]["annotations"][ANNOTATION_HALTED] == earlier
-    assert actions(await tidied(cluster, age=timedelta(0))) == [CleanupAction.REMOVE]
     assert cluster.jobs() == []
 
 

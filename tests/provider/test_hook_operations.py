@@ -11,7 +11,6 @@ import pytest
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 from airflow_provider_gangjobs.exceptions import SubmissionConflict
-from airflow_provider_gangjobs.exceptions.base import GangJobsDeprecationWarning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
@@ -53,22 +52,6 @@ def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, submission_id:
     assert first.ref in {one.ref for one in hook.submissions(limit=500).records}
     assert hook.delete_submission(submission_id, job=True) == (first.ref,)
     assert hook.delete_submission(submission_id, job=True) == ()
-
-
-def test_the_old_name_of_the_id_is_accepted_with_a_warning(hook: GangJobHook, submission_id: str) -> None:
-    with pytest.warns(GangJobsDeprecationWarning, match="trigger_id is called submission_id now") as warned:
-        first = hook.submit(SUSPENDED, trigger_id=submission_id)
-    assert warned[0].filename == __file__
-    with pytest.warns(GangJobsDeprecationWarning):
-        assert hook.submission(trigger_id=submission_id).ref == first.ref  # type: ignore[call-arg]
-    with pytest.warns(GangJobsDeprecationWarning):
-        assert hook.delete_submission(trigger_id=submission_id) == (first.ref,)  # type: ignore[call-arg]
-
-
-async def test_the_coroutines_accept_the_old_name(hook: GangJobHook, submission_id: str) -> None:
-    async with hook.connect() as service:
-        with pytest.warns(GangJobsDeprecationWarning):
-            assert await service.submission(trigger_id=submission_id) is None  # type: ignore[call-arg]
 
 
 def test_deletion_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, submission_id: str) -> None:

@@ -176,18 +176,6 @@ def test_ids_that_are_steps_of_a_path_do_not_leave_the_folder(task: TaskMaker, t
     assert {parts[:6] for parts in files} == {("a", "b", "c", "d", "%2E%2E", "train")}
 
 
-def test_result_that_a_gang_of_an_earlier_release_stored_is_read(
-    task: TaskMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ID, "prod")
-    of_earlier_release = f"unset GANG_INSTALLATION; {RUN}"  # its pods have no such variable
-    train = task(of_earlier_release, files={"program.py": PROGRAM}, **at_one_path(tmp_path))
-    value = train.execute()[1]
-
-    assert value["gang_result"] == f"file://{tmp_path}/d/{train.run_id}/train/attempt-0/rank-00001.json"
-    assert read_result(value)["rank"] == 1
-
-
 # -- what a rank may point to ----------------------------------------------------------------------------------
 
 OBJECT = "attempt-0/rank-00000.json"

@@ -239,7 +239,7 @@ async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
     await Follower(plane, first).event()
     second = await submit_roles(plane, claim="ti-2")
     await plane.until(lambda: plane.running_ranks(second.name) == 4)
-    snapshot = await read_snapshot(plane.client, NAMESPACE, KEY.digests)
+    snapshot = await read_snapshot(plane.client, NAMESPACE, KEY.digest)
     view = view_of(plane, snapshot, second)
     assert (view.phase, dict(view.details)["Roles"], view.state_counts) == (
         "running",
@@ -258,7 +258,7 @@ async def test_ledger_of_an_earlier_attempt_is_read_once_and_says_why_it_failed(
     end(plane, first, "worker", exit_code=1)
     await Follower(plane, first).event()
     await submit_roles(plane, claim="ti-2")
-    snapshot, cache = await read_snapshot(plane.client, NAMESPACE, KEY.digests), SnapshotCache()
+    snapshot, cache = await read_snapshot(plane.client, NAMESPACE, KEY.digest), SnapshotCache()
     ends = await cache._read_ends(plane.client, snapshot)
     assert "of role worker exited with code 1" in ends[first.uid]
     assert await cache._read_ends(None, snapshot) == ends, "no client is needed"
@@ -312,7 +312,7 @@ async def test_any_other_follower_continues_wherever_the_first_one_died():
 
 
 SELECTIONS = {
-    "task": lambda ref: GangSelection(namespace=NAMESPACE, digests=(KEY.digests,)),
+    "task": lambda ref: GangSelection(namespace=NAMESPACE, digests=(KEY.digest,)),
     "name": lambda ref: GangSelection(namespace=NAMESPACE, names={ref.name: ""}),
     "uid": lambda ref: GangSelection(namespace=NAMESPACE, names={ref.name: ref.uid}),
     "selector": lambda ref: GangSelection(namespace=NAMESPACE, selector=f"gangjobs.airflow/gang={ref.name}"),

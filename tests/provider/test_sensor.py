@@ -172,7 +172,7 @@ def test_worker_waits_if_triggerers_do_not_have_the_connection(
 
 async def test_gang_that_is_submitted_later_is_awaited(gangs: Gangs, connection: str) -> None:
     key = TaskKey("d", gangs.run, "train", -1, installation_id())
-    trigger = GangSelectionTrigger(kubernetes_conn_id=connection, namespace="default", digests=[list(key.digests)])
+    trigger = GangSelectionTrigger(kubernetes_conn_id=connection, namespace="default", digests=[key.digest])
     waiting = asyncio.create_task(anext(trigger.run()))
     await is_watching()
 

@@ -52,7 +52,7 @@ def end(hook: GangJobHook, ref: GangRef) -> None:
 
 def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> GangSnapshot:
     uid = ref.uid if ref else None
-    return hook.call(lambda gangs: explanation.read_explained(gangs.client, gangs.namespace, key.digests, uid))
+    return hook.call(lambda gangs: explanation.read_explained(gangs.client, gangs.namespace, key.digest, uid))
 
 
 def test_snapshot_has_all_attempts_and_the_pods_of_one(hook: GangJobHook, key: TaskKey) -> None:
@@ -117,7 +117,7 @@ def test_snapshot_of_a_gang_whose_volume_cannot_be_mounted_says_why(hook: GangJo
 
 def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: GangService) -> set[str]:
-        await explanation.read_explained(gangs.client, ref.namespace, key.digests, ref.uid)
+        await explanation.read_explained(gangs.client, ref.namespace, key.digest, ref.uid)
         return set(gangs.client.statistics().requests)
 
     ref = submit(hook, FAILS, key)
@@ -128,7 +128,7 @@ def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKe
 
 def test_snapshot_of_a_gang_that_waits_for_nodes_also_asks_for_rights(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: GangService) -> dict[str, int]:
-        seen = await explanation.read_explained(gangs.client, ref.namespace, key.digests, ref.uid)
+        seen = await explanation.read_explained(gangs.client, ref.namespace, key.digest, ref.uid)
         assert seen.evidence.capacity is None or seen.evidence.capacity.never_fits
         return dict(gangs.client.statistics().requests) if seen.evidence.capacity else {}
 

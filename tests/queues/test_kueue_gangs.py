@@ -110,7 +110,7 @@ async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant
 async def tab_of(gangs: GangService, submission: Submission, run: str) -> GangView:
     """The tab of the gang in Airflow's UI."""
     key = TaskKey("dag", run, "task", -1)
-    snapshot = await read_explained(gangs.client, gangs.namespace, key.digests, submission.ref.uid)
+    snapshot = await read_explained(gangs.client, gangs.namespace, key.digest, submission.ref.uid)
     return build_view(GangLocator(key, submission.ref, "kubernetes_default"), snapshot, datetime.now(UTC))
 
 

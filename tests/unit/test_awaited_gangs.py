@@ -54,19 +54,15 @@ def test_gang_of_a_known_uid_is_found_without_its_job() -> None:
 
 
 def test_newest_attempt_of_a_task_counts() -> None:
-    selection = GangSelection(namespace="n", digests=(("now", "before"), ("other",)))
+    selection = GangSelection(namespace="n", digests=("now", "other"))
 
     found = names(selection, job("a-2", "now", 2), job("a-10", "now", 10), job("a-1", "now", 1))
 
     assert found == {"now": "a-10", "other": None}
 
 
-def test_task_of_an_installation_without_an_id_is_found_by_its_second_digest() -> None:
-    assert names(GangSelection(namespace="n", digests=(("now", "before"),)), job("a", "before")) == {"now": "a"}
-
-
 def test_gang_of_a_deleted_submission_is_not_selected() -> None:
-    assert names(GangSelection(namespace="n", digests=(("t",),)), job("a", "t", dropped=True)) == {"t": None}
+    assert names(GangSelection(namespace="n", digests=("t",)), job("a", "t", dropped=True)) == {"t": None}
 
 
 def test_selector_waits_for_the_number_of_gangs_that_was_asked_for() -> None:

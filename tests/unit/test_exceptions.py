@@ -205,7 +205,7 @@ EXAMPLES = [
         ResultAddressRefused("file:///etc/shadow", "s3://b/d/r/t"),
         (
             "The result at file:///etc/shadow is not read. The address is not below s3://b/d/r/t. If the value is from "
-            "a sensor, a hook, or a task of an earlier release, name the result_storage of the task that ran the gang: "
+            "a sensor or a hook, name the result_storage of the task that ran the gang: "
             "read_result(value, storage=URL). Otherwise find out why the rank returned it."
         ),
     ),

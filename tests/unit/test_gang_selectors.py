@@ -39,11 +39,6 @@ PICKED = {
     "a gang": (gang_selector("train-0"), [JOB, DROPPED, LEDGER], [{LABEL_GANG: "train-1"}, {}]),
     "a ledger": (ledger_selector("train-0", "uid"), [LEDGER], [LEDGER | {LABEL_JOB_UID: "earlier"}, JOB]),
     "a task": (task_selector("digest"), [JOB, DROPPED], [LEDGER]),
-    "a task of an installation": (
-        task_selector("digest-of-installation", "digest"),
-        [JOB, JOB | {LABEL_TASK: "digest-of-installation"}],
-        [JOB | {LABEL_TASK: "digest-of-other-installation"}, LEDGER],
-    ),
     "a submission": (submission_selector("digest"), [JOB], [DROPPED, LEDGER]),
     "an attempt": (submission_selector("digest", 0), [JOB], [JOB | {LABEL_ATTEMPT: "1"}, DROPPED]),
     "all submissions": (ALL_GANGS, [JOB], [DROPPED, LEDGER]),

@@ -77,7 +77,7 @@ async def view_of(api: KueueApi, *, looks: int = 1) -> GangView:
     clock = Clock(monotonic=asyncio.get_running_loop().time)
     async with api.server as server, Client(server.config, clock=clock) as client:
         for _ in range(looks):
-            seen = await read_snapshot(client, REF.namespace, KEY.digests, REF.uid)
+            seen = await read_snapshot(client, REF.namespace, KEY.digest, REF.uid)
     return build_view(GangLocator(KEY, REF, "kubernetes_default"), seen, at(60))
 
 

@@ -55,7 +55,7 @@ class SelectionArgs(StoredArgs):
     :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`.
     :param namespace: Namespace of the Jobs.
     :param names: Uid of the Job by its name; the uid is empty if it is not known.
-    :param digests: Values of the task label, for each task or submission id.
+    :param digests: Value of the task label of each submission id.
     :param selector: Label selector of the Jobs.
     :param at_least: How many gangs the label selector selects at least.
     :param until: A value of `gang.awaited.Until`.
@@ -66,7 +66,7 @@ class SelectionArgs(StoredArgs):
     kubernetes_conn_id: str
     namespace: str
     names: dict[str, str] | None = None
-    digests: list[list[str]] | None = None
+    digests: list[str] | None = None
     selector: str = ""
     at_least: int = 1
     until: str = Until.SUCCEEDED.value
@@ -79,7 +79,7 @@ class SelectionArgs(StoredArgs):
         return GangSelection(
             namespace=self.namespace,
             names=self.names,
-            digests=tuple(map(tuple, self.digests or ())),
+            digests=tuple(self.digests or ()),
             selector=self.selector,
             at_least=self.at_least,
         )

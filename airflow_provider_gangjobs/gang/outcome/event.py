@@ -94,7 +94,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The last phase that the trigger observed. In a timeout event, the phase that took too long."""
     attempt: int | None = None
     category: str = ""
-    """A `Category`, perhaps of a later version; empty in an event of an earlier version."""
+    """A `Category`, perhaps of a later version."""
     reason: str = ""
     """Reason of the Job controller, or code of the diagnosis."""
     message: str = ""
@@ -116,7 +116,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What all ranks requested together: resource -> quantity."""
     completed_indexes: str = ""
     completed_indexes_cut: bool = False
-    """The list was too long for the event. Earlier versions omitted the list without setting this field."""
+    """The list was too long for the event."""
     disruptions: int = 0
     """Number of consecutive attempts before this one that ended by a disruption."""
     tracking_errors: int = 0

@@ -71,7 +71,7 @@ def completed_ranks_in_job(job: JobView) -> CompletedRanks:
 def completed_ranks_in_event(event: GangEvent) -> CompletedRanks | None:
     """Return the completed ranks that an event names.
 
-    `None` if the list was too long, or if the Job has no indexes, which events of earlier versions do not tell apart.
+    `None` if the list was too long, or if the Job has no indexes.
     """
     return CompletedRanks.of_indexes(event.completed_indexes) if event.completed_indexes else None
 

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 CLEANUP_HALT_REASON: Final = "SubmissionIncomplete: the submission stopped half-way and was not continued"
-"""The reason of a halt by the cleanup. Stored in Jobs and compared: an older text stays in `_CLEANUP_HALT_REASONS`."""
-_CLEANUP_HALT_REASONS: Final = frozenset(
-    {CLEANUP_HALT_REASON, "Tidied: it was submitted half, and nobody came back for it"}
-)
-"""The reason of this version, and the reason in Jobs that an earlier version has halted."""
+"""The reason of a halt by the cleanup. Stored in Jobs and compared, so never changed."""
 DELETION_HALT_REASON: Final = "its submission is being deleted"
 DELETION_MARK: Final = {ANNOTATION_HALTED: "Deleted: the deletion of the gang has begun"}
 """Annotations of a gang with roles that is about to be deleted. Stored in Jobs and compared, so never changed."""
@@ -68,8 +64,8 @@ def halt_patch(reason: str, gang: StoredGang) -> dict[str, Any]:
 
 
 def is_halted_by_cleanup(gang: StoredGang) -> bool:
-    """Return whether the cleanup of this or of an earlier version has halted the Job."""
-    return gang.halt_note in _CLEANUP_HALT_REASONS
+    """Return whether the cleanup has halted the Job."""
+    return gang.halt_note == CLEANUP_HALT_REASON
 
 
 def needs_finish(gang: StoredGang) -> bool:
