@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import Claim
-from airflow_provider_gangjobs.gang.spec import Policies, Reattach
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
 from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.spec import Policies
 
 
 def task_request(
     key: TaskKey,
     claim: str,
     *,
-    reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+    durable: bool = True,
     policies: Policies | None = None,
     max_tries: int | None = None,
     **fields: Any,
 ) -> SubmissionRequest:
     """Return the request of a task for its gang."""
-    rule = TaskRule(Reattach(reattach))
+    rule = TaskRule(durable=durable)
     return SubmissionRequest(key=key, claim=Claim(claim, policies, max_tries), rule=rule, **fields)
 
 

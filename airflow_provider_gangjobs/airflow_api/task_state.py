@@ -52,7 +52,7 @@ def is_kill(state: str, *, outlives_task: bool = False) -> bool:
     retry still wants its gang: this try goes on with the gang, or the next try adopts it. An unknown task may want it.
 
     After a clear the state may already be that of the next try. Then this is no kill either: the next try adopts the
-    gang or replaces it, as `reattach` says.
+    gang or replaces it, as `durable` says.
 
     :param outlives_task: The gang runs on after its task has succeeded, so a success ends nothing.
     """

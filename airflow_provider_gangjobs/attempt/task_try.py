@@ -41,7 +41,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
 )
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
-from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
+from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
@@ -132,7 +132,7 @@ class TaskTry:
         with self._refusal_is_kept():
             require_importable(self.task.callbacks)
             self.storages.check()
-        rule = TaskRule(Reattach(self.task.reattach), return_failed=self.task.max_disruptions > 0)
+        rule = TaskRule(durable=self.task.durable, return_failed=self.task.max_disruptions > 0)
         submission = self._submit(rule, PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1))
         if submission.state is SubmissionState.FAILED:
             # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.

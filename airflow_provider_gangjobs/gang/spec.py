@@ -45,14 +45,6 @@ class GangPolicy(StrEnum):
     """Never use gang scheduling."""
 
 
-class Reattach(StrEnum):
-    """Which gang of the same task a new try adopts instead of submitting a new gang."""
-
-    NEVER = "never"
-    RUNNING = "running"
-    RUNNING_OR_SUCCEEDED = "running_or_succeeded"
-
-
 class Validate(StrEnum):
     """Who validates a request before any object is created."""
 
@@ -388,7 +380,6 @@ def _is_whole_number(given: Any) -> bool:
 
 
 CHOICES: Final[dict[str, type[StrEnum]]] = {
-    "reattach": Reattach,
     "results": Results,
     "logs": Logs,
     "on_finish": OnFinish,

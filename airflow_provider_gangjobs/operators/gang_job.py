@@ -33,7 +33,6 @@ from airflow_provider_gangjobs.gang.spec import (
     Logs,
     OnFinish,
     OnKill,
-    Reattach,
     Rendezvous,
     Results,
     WaitUntil,
@@ -73,7 +72,7 @@ class GangJobOperator(GangParameters):
     """Run a gang of pods on Kubernetes, and return its results.
 
     The pods start together or, with `gang="required"`, not at all. The gang runs once however often workers,
-    triggerers and the scheduler are restarted: a retry adopts the gang of an earlier try (`reattach`).
+    triggerers and the scheduler are restarted: a retry adopts the gang of an earlier try (`durable`).
 
     A duration is a `timedelta` or a number of seconds. A parameter that is `None` leaves the value of the manifest
     in place or, without a manifest, the default of Kubernetes.
@@ -183,10 +182,8 @@ class GangJobOperator(GangParameters):
     :param max_disruptions: How often in a row a gang that was lost to a disruption (preempted, evicted, or its node
         lost) is submitted again within the same try, without spending a retry. From 0 (the default) to 100. Each
         timeout starts again with each attempt.
-    :param reattach: Which gang of an earlier try a retry adopts: `never` none, `running` a gang that runs, and
-        `running_or_succeeded` (the default) also a gang that succeeded and was not delivered.
-    :param durable: False has the effect of `reattach="never"`, under the name that other operators use. Defaults
-        to true, which leaves the choice to `reattach`.
+    :param durable: Whether a retry adopts the gang of an earlier try that runs, or that succeeded and was not
+        delivered. Defaults to true; false submits a new gang.
     :param on_finish: Which Jobs are deleted at the end: `keep` none, `delete` all, and `delete_succeeded` (the
         default) the ones that succeeded.
     :param on_kill: What happens to the gang if the task is killed: `delete` (the default) or `keep`.
@@ -285,7 +282,6 @@ class GangJobOperator(GangParameters):
         keep_checkpoints: bool = True,
         no_restart_on_exit_codes: int | Sequence[int] | None = None,
         max_disruptions: int = 0,
-        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         durable: bool = True,
         on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
         on_kill: OnKill | str = OnKill.DELETE,
@@ -370,7 +366,6 @@ class GangJobOperator(GangParameters):
         self.log_containers = log_containers
         self.log_limit = log_limit
         self.stream_logs = stream_logs
-        self.reattach = shorthands.reattach_of(durable, reattach)
         self.durable = durable
         self.on_finish = on_finish
         self.kill_policy = on_kill

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
 from airflow_provider_gangjobs.gang.identity import digest_of
-from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangSpec, Reattach, WaitUntil, find_supervised
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangSpec, WaitUntil, find_supervised
 from airflow_provider_gangjobs.kube import quantity
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
@@ -96,22 +96,6 @@ def to_exit_codes(given: Any) -> tuple[Any, ...]:
     if given is None:
         return ()
     return tuple(given) if isinstance(given, (list, tuple, set, frozenset, range)) else (given,)
-
-
-def reattach_of(durable: bool, reattach: Reattach | str) -> Reattach | str:
-    """Return which gang of an earlier try a retry adopts: none if the task is not durable.
-
-    :param durable: Airflow's standard parameter of operators whose work survives a lost worker (apache/airflow#68623).
-
-    Raises:
-        InvalidGangSpec: the parameters contradict each other.
-    """
-    if durable or reattach == Reattach.NEVER:
-        return reattach
-    if reattach != Reattach.RUNNING_OR_SUCCEEDED:
-        what = f'is False with reattach="{reattach}"'
-        raise InvalidGangSpec((Problem("durable", what, "Give one of them: durable=False means reattach=never"),))
-    return Reattach.NEVER
 
 
 def expand(

@@ -23,7 +23,6 @@ from airflow_provider_gangjobs.gang.spec import (
     OnFinish,
     OnKill,
     Policies,
-    Reattach,
     Results,
     WaitUntil,
     log_problems,
@@ -49,7 +48,6 @@ _SPEC_PARAMETERS: Final = {
 _CHOICES: Final[Mapping[str, tuple[str, type[StrEnum]]]] = {
     "results": ("results", Results),
     "logs": ("logs", Logs),
-    "reattach": ("reattach", Reattach),
     "on_finish": ("on_finish", OnFinish),
     "on_kill": ("kill_policy", OnKill),
     "wait_until": ("wait_until", WaitUntil),
@@ -79,7 +77,7 @@ class TaskParameters:
     assemble_timeout_s: float | None
     run_timeout_s: float | None
     max_disruptions: int
-    reattach: Reattach
+    durable: bool
     on_finish: OnFinish
     kill_policy: OnKill
     wait_until: WaitUntil

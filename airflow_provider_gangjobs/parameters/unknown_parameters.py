@@ -41,7 +41,7 @@ OWN_NAMES: Final = {
     "on_kill_action": "on_kill",
     "on_kill_propagation_policy": "on_kill",
     "termination_grace_period": "termination_grace",
-    "reattach_on_restart": "reattach",
+    "reattach_on_restart": "durable",
     "get_logs": "stream_logs",
     "container_logs": "log_containers",
     "init_container_logs": "log_containers",
@@ -99,6 +99,7 @@ _TASK_OF_OTHERS: Final = (
     "Give gangs the XCom gang of the task, or submission_ids; ExternalTaskSensor of Airflow waits for the task itself"
 )
 GONE: Final = {
+    "reattach": "Leave it out, or give durable=False: then a retry adopts no gang of an earlier try",
     "dialect": "Leave it out: the best version that the cluster serves is chosen. For Job.spec.scheduling give "
     'gang_scheduler="job-scheduling"',
     "log_storage": 'Leave it out: logs="all" copies the log of every rank, and Airflow\'s remote logging stores them',

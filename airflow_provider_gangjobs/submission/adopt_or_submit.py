@@ -20,13 +20,13 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
@@ -62,7 +62,8 @@ SubmissionAction = Adopt | SubmitNew | Refuse | TakenOver
 class TaskRule(Struct, frozen=True):
     """The rule for the first gang of a try of a task."""
 
-    reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED
+    durable: bool = True
+    """Adopt a gang of an earlier try that runs, or that succeeded and was not delivered."""
     return_failed: bool = False
     """Adopt the last attempt if it has failed and no try has handled its failure. The caller diagnoses it."""
     return_own_failed: bool = False
@@ -156,11 +157,11 @@ class _Question(Struct, frozen=True):
 def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
     """Return the action of the first submission of a try.
 
-    1. A gang that the same claim has submitted before is adopted, whatever the policy.
-    2. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
+    1. A gang that the same claim has submitted before is adopted, whatever the rule.
+    2. Otherwise a live gang is adopted, or superseded if the rule is not durable. A live gang of other
        parameters is adopted, too, unless a user has cleared the task since, or the gang cannot be continued, because
        its submission is incomplete: then it is superseded. Without `max_tries` it is refused.
-    3. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
+    3. If no gang is live, a success that was not delivered is adopted by a durable rule. With `return_failed`, a
        failure of the last attempt is adopted in the same way, so that the caller can diagnose it; with
        `return_own_failed`, only a failure of the same claim. A gang of other parameters is adopted if no user has
        cleared the task since.
@@ -168,12 +169,11 @@ def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
     newest = ask.newest_first
     own = [job for job in newest if job.holds_claim(ask.claim)]
     live = [job for job in newest if state_of(job) is SubmissionState.IN_PROGRESS]
-    may_reattach = rule.reattach is not Reattach.NEVER
-    candidates = [job for job in live if job in own] or (live if may_reattach else [])
+    candidates = [job for job in live if job in own] or (live if rule.durable else [])
     if candidates:
         return _adopt_newest(ask, candidates, live)
     undelivered = own[:1]
-    if rule.reattach is Reattach.RUNNING_OR_SUCCEEDED:
+    if rule.durable:
         undelivered += newest[:1]
     for job in undelivered:
         if state_of(job) is SubmissionState.SUCCEEDED and ask.may_continue(job):
@@ -181,7 +181,7 @@ def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
     for job in newest[:1]:
         is_wanted = rule.return_failed or (rule.return_own_failed and job in own)
         is_failure = is_wanted and state_of(job) is SubmissionState.FAILED
-        if is_failure and ask.may_continue(job) and (job in own or may_reattach):
+        if is_failure and ask.may_continue(job) and (job in own or rule.durable):
             return Adopt(job, tuple(live))
     return SubmitNew(ask.next_number, tuple(live))
 
@@ -224,7 +224,7 @@ def _decide_after_loss(ask: _Question, lost_attempt: int) -> SubmissionAction:
     if (taken := next(theirs, None)) is not None:
         return TakenOver(taken)
     ask = replace(ask, min_attempt=max(ask.min_attempt, lost_attempt + 1))
-    return _decide_for_task(ask, TaskRule(Reattach.NEVER))
+    return _decide_for_task(ask, TaskRule(durable=False))
 
 
 def _decide_for_id(ask: _Question) -> SubmissionAction:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, Claim, GangRef, OperationKey, parse_default_submission_id
-from airflow_provider_gangjobs.gang.spec import Reattach, Validate
+from airflow_provider_gangjobs.gang.spec import Validate
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
@@ -99,7 +99,7 @@ class SubmissionRequest(Struct, frozen=True, kw_only=True):
         key: TaskKey,
         claim: str = "",
         *,
-        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        durable: bool = True,
         policies: Policies | None = None,
         validate: Validate | str = Validate.CLIENT,
         wait_for_previous_s: float = SUBMISSION_DEADLINE_S,
@@ -108,7 +108,7 @@ class SubmissionRequest(Struct, frozen=True, kw_only=True):
         """Ask for the gang of a task.
 
         :param claim: The id of the task instance that is responsible for the gang from now on.
-        :param reattach: Which existing gang of the task to adopt.
+        :param durable: Whether to adopt an existing gang of an earlier try of the task.
         :param policies: What happens to the gang after its task has ended. Only if `key` is a task of Airflow: a
             sweeper asks Airflow for the state of the task.
         :param validate: With `server`, the API server validates the Job in a dry run before anything is created.
@@ -119,7 +119,7 @@ class SubmissionRequest(Struct, frozen=True, kw_only=True):
         return cls(
             key=key,
             claim=Claim(claim, policies),
-            rule=TaskRule(Reattach(reattach)),
+            rule=TaskRule(durable=durable),
             dry_run=Validate(validate) is Validate.SERVER,
             previous=PreviousGangs(wait_for_previous_s, is_retry=True),
             deadline_s=deadline_s,

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
+from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import claim_patch
@@ -97,7 +97,7 @@ class SubmissionCluster:
         *,
         claim: str = "ti-1",
         key: TaskKey = KEY,
-        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        durable: bool = True,
         policies: Policies | None = None,
         max_tries: int | None = None,
         api: Client | None = None,
@@ -106,7 +106,7 @@ class SubmissionCluster:
         return await submit(
             api or self.client,
             spec,
-            task_request(key, claim, reattach=reattach, policies=policies, max_tries=max_tries, confirm=confirm),
+            task_request(key, claim, durable=durable, policies=policies, max_tries=max_tries, confirm=confirm),
             discovered=self.discovered,
         )
 

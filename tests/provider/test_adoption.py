@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
@@ -79,35 +80,34 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_t
     return read_job(made)
 
 
-NEVER, RUNNING, BOTH = Reattach.NEVER, Reattach.RUNNING, Reattach.RUNNING_OR_SUCCEEDED
+NEVER, DURABLE = TaskRule(durable=False), TaskRule()
 OTHER = {"spec_hash": OTHERS}
 MINE = {"claim": ME}
 
 RULES = {
-    "nothing there": ([], BOTH, SubmitNew(0)),
-    "a running gang is adopted": ([job("live")], BOTH, "adopt 0"),
-    "a half submitted one is adopted": ([job("half")], RUNNING, "adopt 0"),
-    "one about to fail is still adopted": ([job("failing")], BOTH, "adopt 0"),
-    "an undelivered success is adopted": ([job("succeeded")], BOTH, "adopt 0"),
-    "an undelivered success is run again by policy": ([job("succeeded")], RUNNING, SubmitNew(1)),
-    "a delivered success is run again": ([job("delivered")], BOTH, SubmitNew(1)),
-    "a failure is followed by another attempt": ([job("failed", 3)], BOTH, SubmitNew(4)),
-    "what is being deleted is not waited for": ([job("terminating", 1)], BOTH, SubmitNew(2)),
-    "a halted one is over": ([job("halted")], BOTH, SubmitNew(1)),
-    "only the last attempt's success counts": ([job("succeeded"), job("failed", 1)], BOTH, SubmitNew(2)),
-    "a live one counts before later ones": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
-    "one of two live ones is left": ([job("live"), job("live", 1)], BOTH, ("adopt", 1, [0])),
-    "of two live ones that of these parameters": ([job("live"), job("half", 1, **OTHER)], BOTH, ("adopt", 0, [1])),
+    "nothing there": ([], DURABLE, SubmitNew(0)),
+    "a running gang is adopted": ([job("live")], DURABLE, "adopt 0"),
+    "a half submitted one is adopted": ([job("half")], DURABLE, "adopt 0"),
+    "one about to fail is still adopted": ([job("failing")], DURABLE, "adopt 0"),
+    "an undelivered success is adopted": ([job("succeeded")], DURABLE, "adopt 0"),
+    "a delivered success is run again": ([job("delivered")], DURABLE, SubmitNew(1)),
+    "a failure is followed by another attempt": ([job("failed", 3)], DURABLE, SubmitNew(4)),
+    "what is being deleted is not waited for": ([job("terminating", 1)], DURABLE, SubmitNew(2)),
+    "a halted one is over": ([job("halted")], DURABLE, SubmitNew(1)),
+    "only the last attempt's success counts": ([job("succeeded"), job("failed", 1)], DURABLE, SubmitNew(2)),
+    "a live one counts before later ones": ([job("live"), job("failed", 1)], DURABLE, "adopt 0"),
+    "one of two live ones is left": ([job("live"), job("live", 1)], DURABLE, ("adopt", 1, [0])),
+    "of two live ones that of these parameters": ([job("live"), job("half", 1, **OTHER)], DURABLE, ("adopt", 0, [1])),
     "its own success is returned before others run": ([job("succeeded", **MINE), job("failed", 1)], NEVER, "adopt 0"),
     "never replaces what is live": ([job("live"), job("failed", 1)], NEVER, ("replace", 2, [0])),
     "never leaves a success alone": ([job("succeeded")], NEVER, SubmitNew(1)),
     "never still knows its own": ([job("live", claim=ME)], NEVER, "adopt 0"),
     "never still knows its own success": ([job("succeeded", claim=ME)], NEVER, "adopt 0"),
-    "other parameters are refused while it runs": ([job("live", **OTHER)], BOTH, "refuse 0"),
+    "other parameters are refused while it runs": ([job("live", **OTHER)], DURABLE, "refuse 0"),
     "other parameters of its own are refused": ([job("live", **OTHER, **MINE)], NEVER, "refuse 0"),
-    "other parameters replace what never ran": ([job("half", **OTHER)], BOTH, ("replace", 1, [0])),
-    "other parameters are refused in Kueue's queue": ([job("queued", **OTHER)], BOTH, "refuse 0"),
-    "other parameters make another attempt of a success": ([job("succeeded", **OTHER)], BOTH, SubmitNew(1)),
+    "other parameters replace what never ran": ([job("half", **OTHER)], DURABLE, ("replace", 1, [0])),
+    "other parameters are refused in Kueue's queue": ([job("queued", **OTHER)], DURABLE, "refuse 0"),
+    "other parameters make another attempt of a success": ([job("succeeded", **OTHER)], DURABLE, SubmitNew(1)),
 }
 
 
@@ -139,41 +139,41 @@ def test_failure_of_the_same_try_is_returned_if_that_is_wanted(jobs, expected):
     assert choice == expected_choice(jobs, expected)
 
 
-@pytest.mark.parametrize(("jobs", "reattach", "expected"), RULES.values(), ids=RULES)
-def test_job_is_chosen_by_state_claim_and_parameters(jobs, reattach, expected):
-    choice = decide(TaskRule(reattach), jobs, claim=ME, spec_hash=OURS)
+@pytest.mark.parametrize(("jobs", "rule", "expected"), RULES.values(), ids=RULES)
+def test_job_is_chosen_by_state_claim_and_parameters(jobs, rule, expected):
+    choice = decide(rule, jobs, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
 NOT_CLEARED, CLEARED = {"max_tries": 2}, {"max_tries": 1}
 """Jobs that were claimed before a task instance whose `max_tries` is 2: without and with a clear in between."""
 OTHER_PARAMETERS = {
-    "a retry continues what runs": ([job("live", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
-    "a retry continues what waits in a queue": ([job("in queue", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
+    "a retry continues what runs": ([job("live", **OTHER, **NOT_CLEARED)], DURABLE, "adopt 0"),
+    "a retry continues what waits in a queue": ([job("in queue", **OTHER, **NOT_CLEARED)], DURABLE, "adopt 0"),
     "the same try continues what runs": ([job("live", **OTHER, **MINE, **NOT_CLEARED)], NEVER, "adopt 0"),
-    "a retry returns a success": ([job("succeeded", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
-    "a retry returns a failure": ([job("failed", **OTHER, **NOT_CLEARED)], BOTH, "adopt 0"),
-    "a clear replaces what runs": ([job("live", **OTHER, **CLEARED)], BOTH, ("replace", 1, [0])),
-    "a clear replaces what waits in a queue": ([job("in queue", **OTHER, **CLEARED)], BOTH, ("replace", 1, [0])),
-    "a clear runs a success again": ([job("succeeded", **OTHER, **CLEARED)], BOTH, SubmitNew(1)),
-    "a clear returns no failure": ([job("failed", **OTHER, **CLEARED)], BOTH, SubmitNew(1)),
-    "a clear continues what has the parameters": ([job("live", **CLEARED)], BOTH, "adopt 0"),
-    "a clear returns a success of the parameters": ([job("succeeded", **CLEARED)], BOTH, "adopt 0"),
-    "an unknown clear replaces nothing": ([job("live", **OTHER)], BOTH, "adopt 0"),
+    "a retry returns a success": ([job("succeeded", **OTHER, **NOT_CLEARED)], DURABLE, "adopt 0"),
+    "a retry returns a failure": ([job("failed", **OTHER, **NOT_CLEARED)], DURABLE, "adopt 0"),
+    "a clear replaces what runs": ([job("live", **OTHER, **CLEARED)], DURABLE, ("replace", 1, [0])),
+    "a clear replaces what waits in a queue": ([job("in queue", **OTHER, **CLEARED)], DURABLE, ("replace", 1, [0])),
+    "a clear runs a success again": ([job("succeeded", **OTHER, **CLEARED)], DURABLE, SubmitNew(1)),
+    "a clear returns no failure": ([job("failed", **OTHER, **CLEARED)], DURABLE, SubmitNew(1)),
+    "a clear continues what has the parameters": ([job("live", **CLEARED)], DURABLE, "adopt 0"),
+    "a clear returns a success of the parameters": ([job("succeeded", **CLEARED)], DURABLE, "adopt 0"),
+    "an unknown clear replaces nothing": ([job("live", **OTHER)], DURABLE, "adopt 0"),
     "the parameters come before the clear": (
         [job("live", **CLEARED), job("live", 1, **OTHER, **NOT_CLEARED)],
-        BOTH,
+        DURABLE,
         ("adopt", 0, [1]),
     ),
-    "what never ran cannot be completed": ([job("half", **OTHER, **NOT_CLEARED)], BOTH, ("replace", 1, [0])),
-    "nor what a queue took too early": ([job("queued", **OTHER, **NOT_CLEARED)], BOTH, ("replace", 1, [0])),
+    "what never ran cannot be completed": ([job("half", **OTHER, **NOT_CLEARED)], DURABLE, ("replace", 1, [0])),
+    "nor what a queue took too early": ([job("queued", **OTHER, **NOT_CLEARED)], DURABLE, ("replace", 1, [0])),
     "a retry that adopts nothing replaces all": ([job("live", **OTHER, **NOT_CLEARED)], NEVER, ("replace", 1, [0])),
 }
 
 
-@pytest.mark.parametrize(("jobs", "reattach", "expected"), OTHER_PARAMETERS.values(), ids=OTHER_PARAMETERS)
-def test_only_a_clear_replaces_a_gang_of_other_parameters(jobs, reattach, expected):
-    choice = decide(TaskRule(reattach, return_failed=True), jobs, claim=ME, spec_hash=OURS, max_tries=2)
+@pytest.mark.parametrize(("jobs", "rule", "expected"), OTHER_PARAMETERS.values(), ids=OTHER_PARAMETERS)
+def test_only_a_clear_replaces_a_gang_of_other_parameters(jobs, rule, expected):
+    choice = decide(replace(rule, return_failed=True), jobs, claim=ME, spec_hash=OURS, max_tries=2)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -207,20 +207,19 @@ def test_dropped_gang_of_a_later_try_is_no_suspicion():
 
 
 RETURNED_FAILURES = {
-    "a failure that is not delivered": ([job("failed", 3)], BOTH, "adopt 3"),
-    "a failure where retries adopt running gangs only": ([job("failed", 3)], RUNNING, "adopt 3"),
+    "a failure that is not delivered": ([job("failed", 3)], DURABLE, "adopt 3"),
     "not of an earlier try, if that is not adopted": ([job("failed", 3)], NEVER, SubmitNew(4)),
     "a failure of the try itself under any policy": ([job("failed", 3, **MINE)], NEVER, "adopt 3"),
-    "no failure that was delivered": ([job("failed and delivered", 3)], BOTH, SubmitNew(4)),
-    "no failure of other parameters": ([job("failed", 3, **OTHER)], BOTH, SubmitNew(4)),
-    "no failure before the last attempt": ([job("failed"), job("halted", 1)], BOTH, SubmitNew(2)),
-    "not while another gang is live": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
+    "no failure that was delivered": ([job("failed and delivered", 3)], DURABLE, SubmitNew(4)),
+    "no failure of other parameters": ([job("failed", 3, **OTHER)], DURABLE, SubmitNew(4)),
+    "no failure before the last attempt": ([job("failed"), job("halted", 1)], DURABLE, SubmitNew(2)),
+    "not while another gang is live": ([job("live"), job("failed", 1)], DURABLE, "adopt 0"),
 }
 
 
-@pytest.mark.parametrize(("jobs", "reattach", "expected"), RETURNED_FAILURES.values(), ids=RETURNED_FAILURES)
-def test_action_when_failures_are_returned(jobs, reattach, expected):
-    choice = decide(TaskRule(reattach, return_failed=True), jobs, claim=ME, spec_hash=OURS)
+@pytest.mark.parametrize(("jobs", "rule", "expected"), RETURNED_FAILURES.values(), ids=RETURNED_FAILURES)
+def test_action_when_failures_are_returned(jobs, rule, expected):
+    choice = decide(replace(rule, return_failed=True), jobs, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -247,7 +246,7 @@ def test_action_after_an_attempt_was_lost(jobs, expected):
 
 
 def test_used_up_numbers_are_skipped():
-    assert decide(TaskRule(BOTH), [job("failed")], claim=ME, spec_hash=OURS, min_attempt=5) == SubmitNew(5)
+    assert decide(TaskRule(), [job("failed")], claim=ME, spec_hash=OURS, min_attempt=5) == SubmitNew(5)
 
 
 STATES = [
@@ -280,10 +279,10 @@ JOBS = st.lists(
 MAX_TRIES = st.sampled_from([None, 2])
 
 
-@given(JOBS, st.sampled_from(Reattach), MAX_TRIES)
-def test_choice_never_leaves_more_than_one_live_gang(jobs, reattach, max_tries):
+@given(JOBS, st.sampled_from([NEVER, DURABLE]), MAX_TRIES)
+def test_choice_never_leaves_more_than_one_live_gang(jobs, rule, max_tries):
     live = [made for made in jobs if state_of(made) is SubmissionState.IN_PROGRESS]
-    match decide(TaskRule(reattach), jobs, claim=ME, spec_hash=OURS, max_tries=max_tries):
+    match decide(rule, jobs, claim=ME, spec_hash=OURS, max_tries=max_tries):
         case SubmitNew(number, superseded):
             assert [made for made in live if made not in superseded] == []
             assert number not in {made.attempt for made in jobs}
@@ -301,7 +300,7 @@ def test_choice_never_leaves_more_than_one_live_gang(jobs, reattach, max_tries):
 def test_task_that_was_not_cleared_runs_nothing_anew_while_a_complete_gang_is_live(jobs):
     jobs = [made for made in jobs if made.claim == FORMER]
     kept = [made for made in jobs if made.max_tries != 1 and made.is_submission_complete]
-    match decide(TaskRule(Reattach.RUNNING), jobs, claim=ME, spec_hash=OURS, max_tries=2):
+    match decide(TaskRule(), jobs, claim=ME, spec_hash=OURS, max_tries=2):
         case SubmitNew(_, superseded):
             assert [made for made in superseded if made in kept] == []
 
@@ -318,10 +317,10 @@ def test_gang_of_another_try_is_never_taken_after_a_loss(jobs, lost):
     assert all(made.attempt < lost or made.claim == ME for made in superseded)
 
 
-@given(JOBS, st.sampled_from(Reattach), MAX_TRIES, st.randoms(use_true_random=False))
-def test_order_of_the_list_does_not_matter(jobs, reattach, max_tries, random):
+@given(JOBS, st.sampled_from([NEVER, DURABLE]), MAX_TRIES, st.randoms(use_true_random=False))
+def test_order_of_the_list_does_not_matter(jobs, rule, max_tries, random):
     shuffled = random.sample(jobs, len(jobs))
-    rule, ask = TaskRule(reattach), {"claim": ME, "spec_hash": OURS, "max_tries": max_tries}
+    ask = {"claim": ME, "spec_hash": OURS, "max_tries": max_tries}
     assert decide(rule, jobs, **ask) == decide(rule, shuffled, **ask)
 
 

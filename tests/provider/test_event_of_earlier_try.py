@@ -57,7 +57,7 @@ def test_the_second_try_claims_the_gang_of_the_first_one_and_delivers_its_result
 
 
 def test_the_second_try_submits_another_gang_if_it_may_not_adopt_one(task: TaskMaker) -> None:
-    train = task(SUCCEEDED, deferrable=True, results="all", reattach="never", on_finish="keep")
+    train = task(SUCCEEDED, deferrable=True, results="all", durable=False, on_finish="keep")
     second, left = cleared_while_it_completes(train)
     event = with_task_instance(run_trigger(left), second["ti"])
 

@@ -38,7 +38,6 @@ def problems_of(**parameters: Any) -> str:
         ({"workers": 0}, "workers"),
         ({"workers": -3}, "workers"),
         ({"gang": "perhaps"}, "gang"),
-        ({"reattach": "always"}, "reattach"),
         ({"results": "rank1"}, "results"),
         ({"logs": "rank0"}, "logs"),
         ({"on_finish": "burn"}, "on_finish"),
@@ -65,9 +64,9 @@ def test_invalid_value_is_refused_when_the_dag_is_parsed(parameters: dict[str, A
 
 
 def test_all_problems_are_reported_together() -> None:
-    problems = problems_of(workers=0, reattach="always", run_timeout=0)
+    problems = problems_of(workers=0, on_kill="always", run_timeout=0)
 
-    assert all(name in problems for name in ("workers", "reattach", "run_timeout"))
+    assert all(name in problems for name in ("workers", "on_kill", "run_timeout"))
 
 
 @pytest.mark.parametrize("given", ["5m", float("inf"), float("nan"), 10**12, True], ids=str)

@@ -92,7 +92,7 @@ ENDS: dict[str, tuple[Callable[[Attempts, Submission], Awaitable[None]], dict[st
     "halted": (halt, {}),
     "halted after its task has succeeded": (hand_over_and_halt, {"policies": HANDED_OVER}),
     "deleted by hand in the background": (delete_in_background, {}),
-    "replaced": (nothing, {"reattach": "never"}),
+    "replaced": (nothing, {"durable": False}),
 }
 
 

@@ -98,7 +98,7 @@ async def test_a_retry_has_its_whole_time_limit(cluster, second_s, expected):
 
 async def test_never_replaces_the_gang_of_the_try_before(cluster):
     first = await cluster.submit(claim="ti-1")
-    second = await cluster.submit(claim="ti-2", reattach="never")
+    second = await cluster.submit(claim="ti-2", durable=False)
     assert (second.attempt, second.adopted) == (1, False)
     assert second.ref.uid != first.ref.uid
     cluster.check_one_live_gang(second)
@@ -339,7 +339,7 @@ async def test_earlier_attempt_that_may_not_be_deleted_is_named_with_the_missing
     await cluster.submit(claim="ti-1")
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="DELETE", times=None, message=NO_PERMISSION))
     with pytest.raises(SubmissionFailed, match=r"403.*see the documented Role") as caught:
-        await cluster.submit(claim="ti-2", reattach="never")
+        await cluster.submit(claim="ti-2", durable=False)
     assert (caught.value.step, caught.value.retryable) == ("delete an earlier attempt", False)
 
 
@@ -517,13 +517,13 @@ async def test_client_that_cannot_ask_airflow_leaves_the_gang_of_a_later_try_alo
 
 
 @pytest.mark.parametrize("answer", [False, None])
-@pytest.mark.parametrize("reattach", ["running", "never"])
-async def test_late_process_of_an_ended_try_leaves_the_gang_of_the_try_that_runs_alone(cluster, reattach, answer):
+@pytest.mark.parametrize("durable", [True, False])
+async def test_late_process_of_an_ended_try_leaves_the_gang_of_the_try_that_runs_alone(cluster, durable, answer):
     """The id of the try that has ended is later, because a clock was ahead. So only Airflow knows which try runs."""
     theirs = await cluster.submit(claim=FIRST_TRY)
 
     with pytest.raises(UnconfirmedTry):
-        await cluster.submit(claim=SECOND_TRY, reattach=reattach, confirm=Airflow(answer, is_late=True).confirm)
+        await cluster.submit(claim=SECOND_TRY, durable=durable, confirm=Airflow(answer, is_late=True).confirm)
 
     assert await holds_claim(cluster.client, theirs.ref, FIRST_TRY)
     cluster.check_one_live_gang(theirs)

@@ -136,7 +136,7 @@ async def test_superseded_gang_that_is_adopted_meanwhile_is_read_again(cluster):
     first = await cluster.submit(claim="ti-1")
     api = InterleavingClient(cluster.client, "delete jobs", lambda: cluster.adopt(first.ref, "ti-2"))
 
-    second = await cluster.submit(claim="ti-3", reattach="never", api=api)
+    second = await cluster.submit(claim="ti-3", durable=False, api=api)
 
     assert (api.happened, second.attempt) == (1, 1)
     cluster.check_one_live_gang(second)
@@ -148,7 +148,7 @@ async def test_superseded_gang_that_succeeds_meanwhile_is_kept(cluster):
     async def end() -> None:
         cluster.finish_job(first.ref.name)
 
-    await cluster.submit(claim="ti-3", reattach="never", api=InterleavingClient(cluster.client, "delete jobs", end))
+    await cluster.submit(claim="ti-3", durable=False, api=InterleavingClient(cluster.client, "delete jobs", end))
 
     assert [state_of(read_job(job)) for job in cluster.jobs()] == [
         SubmissionState.SUCCEEDED,

@@ -44,8 +44,8 @@ async def test_two_tries_that_replace_each_other_leave_one_gang_to_the_next_try(
         await interleaved(
             cluster.client,
             iter(turns),
-            lambda api: cluster.submit(claim="ti-1", api=api, reattach="never"),
-            lambda api: cluster.submit(claim="ti-2", api=api, reattach="never"),
+            lambda api: cluster.submit(claim="ti-1", api=api, durable=False),
+            lambda api: cluster.submit(claim="ti-2", api=api, durable=False),
         )
         submission = await cluster.submit(claim="ti-3")
         cluster.check_one_live_gang(submission)

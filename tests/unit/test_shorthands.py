@@ -298,22 +298,3 @@ def outcome(kind: OutcomeKind, exit_code: int | None = None, **more: Any) -> Out
 )
 def test_task_is_skipped_only_if_every_failed_rank_says_so(outcomes: list[Outcome], is_skipped: bool) -> None:
     assert fails_only_with((8, 9), outcomes) == is_skipped
-
-
-@pytest.mark.parametrize(
-    ("given", "adopts"),
-    [
-        ({}, "running_or_succeeded"),
-        ({"durable": True}, "running_or_succeeded"),
-        ({"durable": True, "reattach": "running"}, "running"),
-        ({"durable": False}, "never"),
-        ({"durable": False, "reattach": "never"}, "never"),
-    ],
-)
-def test_task_that_is_not_durable_adopts_no_gang(given: dict[str, Any], adopts: str) -> None:
-    assert GangJobOperator(task_id="t", image="i", **given).reattach == adopts
-
-
-def test_durable_that_contradicts_reattach_is_refused() -> None:
-    with pytest.raises(InvalidGangSpec, match=r'durable: is False with reattach="running"'):
-        GangJobOperator(task_id="t", image="i", durable=False, reattach="running")

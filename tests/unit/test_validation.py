@@ -304,11 +304,11 @@ def test_request_that_is_null_is_a_problem():
 
 def test_problems_are_raised_as_one_error():
     with pytest.raises(InvalidGangSpec, match="2 problems, nothing was created") as caught:
-        require_valid(GangSpec(image="a", workers=0), reattach="sometimes")
-    assert [problem.path for problem in caught.value.problems] == ["reattach", "workers"]
+        require_valid(GangSpec(image="a", workers=0), results="sometimes")
+    assert [problem.path for problem in caught.value.problems] == ["results", "workers"]
 
 
-@pytest.mark.parametrize("name", ["reattach", "results", "logs", "on_finish", "on_kill"])
+@pytest.mark.parametrize("name", ["results", "logs", "on_finish", "on_kill"])
 def test_choices_that_are_not_in_the_spec_are_checked(name):
     (problem,) = validate_choices(**{name: "whatever"})
     assert problem.path == name

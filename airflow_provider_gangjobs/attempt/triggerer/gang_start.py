@@ -49,7 +49,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
-from airflow_provider_gangjobs.gang.spec import OnKill, Reattach, WaitUntil
+from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
@@ -218,7 +218,7 @@ class GangStart:
             UnconfirmedTry: the try may not want its gang any more. The gang of a task that has ended is deleted.
         """
         guard = StartGuard(self._is_deferred, started=_created_at(gangs.claim))
-        rule = TaskRule(Reattach(rendered.task.reattach), return_own_failed=True)
+        rule = TaskRule(durable=rendered.task.durable, return_own_failed=True)
 
         async def confirm(*, always: bool = False) -> None:
             if always or self._is_killed:  # only a worker knows which try runs

@@ -65,7 +65,7 @@ def test_task_that_is_cleared_while_a_worker_completes_it_begins_anew(deployment
     assert held.run.wait() == "success"
     assert "this try begins anew" in held.log("attempt=2.log")
     history = deployment.cluster_history
-    assert len(history.jobs_created(held.key())) == 2, "reattach is never"
+    assert len(history.jobs_created(held.key())) == 2, "the task is not durable"
     wait_for("the deletion of the second gang", lambda: len(history.jobs(held.key())) == 1)
     assert (history.deliveries(held.key()), history.live_at_once(held.key())) == (1, 1)
     history.check()

@@ -77,7 +77,7 @@ class CompletesLate(GangJobOperator):
 
 
 with DAG("completes_late", schedule=None):
-    CompletesLate(**COMMON, **held(0), reattach="never")
+    CompletesLate(**COMMON, **held(0), durable=False)
 
 RESTARTED_PROGRAM = """
 import json, os, pathlib, sys, time
