@@ -91,14 +91,13 @@ class GangJobOperator(GangParameters):
     :param min_workers: Number of ranks that must be placed together, if the gang may start with fewer than all ranks.
         Defaults to `workers`. (templated)
     :param manifest: A whole `batch/v1` Job: a dict, a `V1Job`, YAML text, or the path of a .yaml, .yml or .json
-        template file; or the pod of each rank, as a `V1Pod` or `V1PodTemplateSpec`. The other parameters override the
-        manifest. (templated)
+        template file; or the pod of each rank, as a Pod in each of these forms or a `V1PodTemplateSpec`. The other
+        parameters override the manifest. (templated)
     :param pod_overrides: Fields of a PodTemplateSpec. They are merged into the pod template last, by a strategic merge
         as in `kubectl patch`. (templated)
     :param files: Files for the ranks: name -> path relative to the folder of the DAG, or the content itself, as text
         with a line end or as bytes. They are submitted with the gang and mounted read-only at /gang/files, and may have
         900 KiB in total. (templated)
-    :param uploads: Content ids of files that were uploaded before. They are mounted in the same folder. (templated)
     :param roles: Roles of a gang whose pods are not all alike, such as a leader and its workers: name -> the parameters
         of the role, of `image`, `command`, `args`, `env`, `env_from`, `resources`, `workers`, `pod_overrides`,
         `service_account`, `node_selector`, `affinity`, `tolerations`, `volumes`, `volume_mounts`, `image_pull_policy`,
@@ -197,8 +196,6 @@ class GangJobOperator(GangParameters):
     :param ssh_secret: Name of the Secret of the namespace whose item `ssh-privatekey` is the key by which the ranks
         reach each other with `launch="mpi"`. (templated)
     :param slots_per_worker: Number of MPI processes of a rank with `launch="mpi"`. Defaults to 1. (templated)
-    :param pod_template_file: Path of a YAML file with a Pod, in place of a manifest. (templated)
-    :param configmaps: Names of ConfigMaps whose items become environment variables. (templated)
     :param secrets: Names of Secrets whose items become environment variables, or `Secret` objects of the
         cncf.kubernetes provider. (templated)
     :param skip_on_exit_code: An exit code, or several. If every rank that failed has one of them, the task is skipped.
@@ -238,7 +235,6 @@ class GangJobOperator(GangParameters):
         manifest: Mapping[str, Any] | str | None = None,
         pod_overrides: Mapping[str, Any] | None = None,
         files: Mapping[str, str | bytes | os.PathLike[str]] | None = None,
-        uploads: Sequence[str] | None = None,
         roles: Mapping[str, Mapping[str, Any]] | None = None,
         name: str | None = None,
         namespace: str | None = None,
@@ -290,8 +286,6 @@ class GangJobOperator(GangParameters):
         launch: str = "plain",
         ssh_secret: str | None = None,
         slots_per_worker: int | str | None = None,
-        pod_template_file: str | None = None,
-        configmaps: Sequence[str] | None = None,
         secrets: Sequence[Any] | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
@@ -313,7 +307,6 @@ class GangJobOperator(GangParameters):
         self.manifest = manifest
         self.pod_overrides = pod_overrides
         self.files = files
-        self.uploads = uploads
         self.roles = roles
         self.name = name
         self.namespace = namespace
@@ -354,8 +347,6 @@ class GangJobOperator(GangParameters):
         self.launch = launch
         self.ssh_secret = ssh_secret
         self.slots_per_worker = slots_per_worker
-        self.pod_template_file = pod_template_file
-        self.configmaps = configmaps
         self.secrets = secrets
         self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
         self.results_limit = results_limit

@@ -1,4 +1,4 @@
-"""Parameters that stand for other parameters, such as `configmaps` for `env_from` and `launch` for a command. Pure.
+"""Parameters that stand for other parameters, such as `secrets` for `env_from` and `launch` for a command. Pure.
 
 With `launch="mpi"`, rank 0 runs the command, such as `mpirun`, and the other ranks run sshd: MPI launchers start
 processes on other hosts by ssh. So each rank runs the script `gangjobs_mpi.sh`, which is mounted with the files of the
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.client_models import describe_value, job_of_pod
+from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import digest_of
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangSpec, WaitUntil, find_supervised
 from airflow_provider_gangjobs.kube import quantity
@@ -63,15 +63,6 @@ def result_problems(results_limit: Any) -> Iterator[Problem]:
         yield Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}")
 
 
-def template_problems(pod_template_file: Any, manifest: Any) -> Iterator[Problem]:
-    """Yield the problem of `pod_template_file` that reading the file cannot resolve."""
-    if not isinstance(pod_template_file, str | None) and not is_templated(pod_template_file):
-        what = f"is {describe_value(pod_template_file)}, not the path of a file"
-        yield Problem("pod_template_file", what, "Give a path, or the text of the file")
-    elif pod_template_file is not None and manifest is not None:
-        yield Problem("pod_template_file", "is given with manifest", "Give one of them")
-
-
 def choice_problems(launch: Any, skip_on_exit_code: Any) -> Iterator[Problem]:
     """Yield the problems of `launch` and `skip_on_exit_code`."""
     if launch not in LAUNCHES:
@@ -101,9 +92,7 @@ def to_exit_codes(given: Any) -> tuple[Any, ...]:
 def expand(
     spec: Mapping[str, Any],
     *,
-    configmaps: Sequence[str] | None,
     secrets: Sequence[Any] | None,
-    pod_template: str | None,
     launch: str,
     ssh_secret: Any = None,
     slots_per_worker: Any = None,
@@ -111,27 +100,17 @@ def expand(
     """Return the parameters of a `GangSpec` that the parameters with their shorthands stand for.
 
     :param spec: The parameters of the `GangSpec` that were given.
-    :param configmaps: Names of ConfigMaps whose items become environment variables.
     :param secrets: Names of Secrets whose items become environment variables, or `Secret` objects of the
         cncf.kubernetes provider.
-    :param pod_template: The YAML text of a Pod or PodTemplate.
     :param launch: One of `LAUNCHES`.
     :param ssh_secret: Name of the Secret with the SSH key, for `launch="mpi"`.
     :param slots_per_worker: Number of MPI processes of a rank, for `launch="mpi"`.
 
     Raises:
-        InvalidGangSpec: shorthands contradict other parameters, or the template cannot be read.
+        InvalidGangSpec: shorthands contradict other parameters.
     """
     expanded = dict(spec)
-    if pod_template is not None:
-        # A template is read when the task runs.
-        expanded["manifest"] = pod_template if is_templated(pod_template) else manifest_of_pod(pod_template)
-    for name in _names("configmaps", configmaps):
-        if not isinstance(name, str):
-            what = f"has {describe_value(name)}"
-            raise InvalidGangSpec((Problem("configmaps", what, "Give names of ConfigMaps, or env_from"),))
-        append_item(expanded, "env_from", {"configMapRef": {"name": name}})
-    for secret in _names("secrets", secrets):
+    for secret in _names(secrets):
         _add_secret(expanded, secret)
     if launch == "shards":
         _launch_shards(expanded)
@@ -142,7 +121,7 @@ def expand(
     return expanded
 
 
-def _names(parameter: str, given: Any) -> Sequence[Any]:
+def _names(given: Any) -> Sequence[Any]:
     """Return one name, or several, as a list. A value that is known only when the task runs has no names yet.
 
     Raises:
@@ -154,28 +133,7 @@ def _names(parameter: str, given: Any) -> Sequence[Any]:
         return given or ()
     if is_templated(given):
         return ()
-    raise InvalidGangSpec((Problem(parameter, f"is {describe_value(given)}, not a list", "Give a list of names"),))
-
-
-def manifest_of_pod(text: str) -> dict[str, Any]:
-    """Return a Job of one Indexed pod by the YAML text of a Pod or PodTemplate.
-
-    Raises:
-        InvalidGangSpec: the text is no Pod and no PodTemplate.
-    """
-    from airflow_provider_gangjobs.gang.render.user_manifest import parse_text
-
-    parsed = parse_text(text, parameter="pod_template_file", kinds=("Pod", "PodTemplate", None))
-    refuse(parsed.problems)
-    given, kind = parsed.data, parsed.data.get("kind", "Pod")
-    if kind not in ("Pod", "PodTemplate"):
-        refuse([Problem("pod_template_file", f"has the kind {kind}", "Give a Pod, or use manifest for a Job")])
-    pod = given.get("template") if kind == "PodTemplate" else given
-    try:
-        return job_of_pod(pod)
-    except (AttributeError, TypeError):
-        what = "has a template, metadata or a spec that is not a mapping"
-        raise InvalidGangSpec((Problem("pod_template_file", what, "Correct the file"),)) from None
+    raise InvalidGangSpec((Problem("secrets", f"is {describe_value(given)}, not a list", "Give a list of names"),))
 
 
 def _launch_shards(spec: dict[str, Any]) -> None:

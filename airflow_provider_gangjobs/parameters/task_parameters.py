@@ -55,9 +55,6 @@ _CHOICES: Final[Mapping[str, tuple[str, type[StrEnum]]]] = {
 """The attribute of the operator and the enumeration, by parameter."""
 _LOG_PARAMETERS: Final = ("log_limit", "log_containers", "stream_logs", "workers")
 _DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout", "progress_timeout")
-_FILES: Final = ("manifest", "pod_template_file")
-"""Only these may be template files. `resolve_template_files` reads them: with the mechanism of Airflow, an argument
-such as "config.yaml" would also be read as a template file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +131,6 @@ class GangParameters(ErrorRules):
         "manifest",
         "pod_overrides",
         "files",
-        "uploads",
         "roles",
         "name",
         "namespace",
@@ -153,8 +149,6 @@ class GangParameters(ErrorRules):
         "volume_mounts",
         "image_pull_secrets",
         "working_dir",
-        "pod_template_file",
-        "configmaps",
         "secrets",
         "ssh_secret",
         "slots_per_worker",
@@ -180,8 +174,6 @@ class GangParameters(ErrorRules):
     ui_color = "#d7e6f4"
 
     manifest: Any
-    pod_template_file: Any
-    configmaps: Any
     secrets: Any
     launch: str
     ssh_secret: Any
@@ -197,15 +189,10 @@ class GangParameters(ErrorRules):
         return spec if result_folder is None else with_result_storage(spec, result_folder)
 
     def _spec_parameters(self) -> dict[str, Any]:
-        checks.refuse(shorthands.template_problems(self.pod_template_file, self.manifest))
         given = {name: checks.as_list(getattr(self, attribute, None)) for name, attribute in _SPEC_PARAMETERS.items()}
-        if checks.is_manifest_file(self.pod_template_file):  # the file is read when the task runs
-            return given | {"manifest": self.pod_template_file}
         return shorthands.expand(
             given,
-            configmaps=self.configmaps,
             secrets=self.secrets,
-            pod_template=self.pod_template_file,
             launch=self.launch,
             ssh_secret=self.ssh_secret,
             slots_per_worker=self.slots_per_worker,
@@ -263,20 +250,19 @@ class GangParameters(ErrorRules):
             setattr(self, attribute, convert_parameter(name, getattr(self, attribute)))
 
     def resolve_template_files(self) -> None:
-        """Read the manifest if it is a path, so that Airflow renders its text as a template."""
-        for name in self._given_files():
-            setattr(self, name, self._read(getattr(self, name)).decode())
+        """Read the manifest if it is a path, so that Airflow renders its text as a template.
+
+        With the mechanism of Airflow, an argument such as "config.yaml" would also be read as a template file.
+        """
+        if checks.is_manifest_file(self.manifest):
+            self.manifest = self._read(self.manifest).decode()
         self.prepare_template()
 
     def _read_files_of_mapped_task(self, context: Context) -> None:
         """Read and render the template files. For a mapped task, Airflow renders only their paths."""
-        if names := self._given_files():
+        if checks.is_manifest_file(self.manifest):
             self.resolve_template_files()
-        for name in names:
-            setattr(self, name, self.render_template(getattr(self, name), context))
-
-    def _given_files(self) -> list[str]:
-        return [name for name in _FILES if checks.is_manifest_file(getattr(self, name))]
+            self.manifest = self.render_template(self.manifest, context)
 
     def _read(self, path: str) -> bytes:
         dag = self.dag

@@ -138,9 +138,8 @@ def _require_parameters(parameters: Mapping[str, Any]) -> None:
         raise NeedsWorkerError("only a worker checks result_storage")
     if is_object_store(parameters.get("checkpoints")):
         raise NeedsWorkerError("only a worker checks checkpoints in an object store")
-    for name in ("manifest", "pod_template_file"):
-        if is_manifest_file(parameters.get(name)):
-            raise NeedsWorkerError(f"only a worker has the folder of the DAG, where {name} names a file")
+    if is_manifest_file(parameters.get("manifest")):
+        raise NeedsWorkerError("only a worker has the folder of the DAG, where manifest names a file")
     files = parameters.get("files")
     for name, value in files.items() if isinstance(files, Mapping) else ():
         if is_file_path(value):

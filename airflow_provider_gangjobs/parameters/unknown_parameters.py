@@ -27,6 +27,8 @@ OWN_NAMES: Final = {
     "ttl_seconds_after_finished": "ttl_after_finished",
     "suspend": "keep_suspended",
     "full_job_spec": "manifest",
+    "pod_template_file": "manifest",
+    "configmaps": "env_from",
     "job_template_file": "manifest",
     "full_pod_spec": "manifest",
     "pod_template_dict": "manifest",
@@ -99,6 +101,7 @@ _TASK_OF_OTHERS: Final = (
     "Give gangs the XCom gang of the task, or submission_ids; ExternalTaskSensor of Airflow waits for the task itself"
 )
 GONE: Final = {
+    "uploads": "Give files, whose contents are submitted with the gang. Uploads are for the hook and the REST API",
     "reattach": "Leave it out, or give durable=False: then a retry adopts no gang of an earlier try",
     "dialect": "Leave it out: the best version that the cluster serves is chosen. For Job.spec.scheduling give "
     'gang_scheduler="job-scheduling"',

@@ -166,7 +166,7 @@ def test_manifest_file_of_a_mapped_task_is_read_when_it_runs(task: TaskMaker, tm
     assert (job["metadata"]["namespace"], job["metadata"]["labels"]["try"]) == ("kube-public", "1")
 
 
-@pytest.mark.parametrize("manifest", ["kind: [", "kind: Pod\nspec: {}\n", "- a\n- b\n"])
+@pytest.mark.parametrize("manifest", ["kind: [", "kind: CronJob\nspec: {}\n", "- a\n- b\n"])
 def test_manifest_that_is_not_a_job_fails_without_a_retry(task: TaskMaker, manifest: str) -> None:
     train = task(WRITE_RANK)
     operator = train.operator()

@@ -1,4 +1,4 @@
-"""Parameters that stand for other parameters: launch, pod_template_file, configmaps, secrets."""
+"""Parameters that stand for other parameters: launch, secrets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from airflow.providers.cncf.kubernetes.secret import Secret
 from airflow.sdk import DAG, BaseOperator, ObjectStoragePath
 from hypothesis import given
 from hypothesis import strategies as st
-from kubernetes.client import V1ConfigMapEnvSource, V1KeyToPath, V1Secret
+from kubernetes.client import V1KeyToPath, V1Secret
 
 from airflow_provider_gangjobs.attempt.completion import fails_only_with
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.storage import task_folder
 
@@ -97,7 +98,7 @@ def test_torchrun_counts_the_gpus_of_the_overrides() -> None:
 def test_torchrun_counts_the_gpus_of_a_template() -> None:
     pod = POD.replace("image: trainer:2", "image: trainer:2, resources: {limits: {nvidia.com/gpu: 8}}")
 
-    spec = spec_of(image=None, launch="torchrun", workers=2, command=["a.py"], pod_template_file=pod)
+    spec = spec_of(image=None, launch="torchrun", workers=2, command=["a.py"], manifest=pod)
 
     assert spec.env == {"PET_NPROC_PER_NODE": "8"}
 
@@ -134,20 +135,19 @@ def test_plain_launch_changes_nothing() -> None:
     assert spec_of(launch="plain", command=["a"]).hash == spec_of(command=["a"]).hash
 
 
-def test_template_of_a_pod_is_the_manifest_of_a_gang() -> None:
-    spec = spec_of(pod_template_file=POD, image=None, workers=2)
+def test_manifest_may_be_a_pod() -> None:
+    spec = spec_of(manifest=POD, image=None, workers=2)
 
-    template = spec.manifest["spec"]["template"]
+    template = manifest_of(spec)["spec"]["template"]
     assert template["metadata"] == {"labels": {"team": "vision"}}
     assert template["spec"]["nodeSelector"] == {"disk": "ssd"}
 
 
-def test_names_of_config_maps_and_secrets_are_sources_of_the_environment() -> None:
-    spec = spec_of(command=["a"], configmaps=["c"], secrets=["s"], env_from=[{"configMapRef": {"name": "first"}}])
+def test_names_of_secrets_are_sources_of_the_environment() -> None:
+    spec = spec_of(command=["a"], secrets=["s"], env_from=[{"configMapRef": {"name": "first"}}])
 
     assert spec.env_from == [
         {"configMapRef": {"name": "first"}},
-        {"configMapRef": {"name": "c"}},
         {"secretRef": {"name": "s"}},
     ]
 
@@ -193,20 +193,11 @@ def test_each_secret_object_has_a_volume_of_its_own(names: tuple[str, str]) -> N
         ({"launch": "ray"}, "launch: is 'ray'. Choose one of mpi, plain, shards, torchrun"),
         ({"launch": "torchrun"}, 'command: is missing with launch="torchrun"'),
         ({"launch": "torchrun", "command": ["a.py"], "rendezvous": False}, "rendezvous: is False with launch"),
-        ({"pod_template_file": "kind: Job\nspec: {}\n"}, "pod_template_file: has the kind Job"),
-        ({"pod_template_file": "a: b: c\n"}, "pod_template_file: is not YAML"),
-        ({"pod_template_file": "[]\n"}, "pod_template_file: is not a mapping"),
-        ({"pod_template_file": "at: 2024-99-99\n"}, "pod_template_file: is not YAML"),
-        ({"pod_template_file": "metadata: a\nspec: {}\n"}, "metadata or a spec that is not a mapping"),
-        ({"pod_template_file": "kind: PodTemplate\ntemplate:\n"}, "pod_template_file: has a template"),
-        ({"pod_template_file": POD, "manifest": {"kind": "Job"}}, "pod_template_file: is given with manifest"),
-        ({"pod_template_file": "pod.yaml", "manifest": {"kind": "Job"}}, "pod_template_file: is given with manifest"),
-        ({"pod_template_file": 3}, "pod_template_file: is 3, not the path of a file"),
+        ({"manifest": "kind: Pod\nmetadata: a\nspec: {}\n"}, "metadata or a spec that is not a mapping"),
+        ({"manifest": {"kind": "PodTemplate", "template": "a"}}, "metadata or a spec that is not a mapping"),
         ({"secrets": [7]}, "secrets: has 7"),
         ({"secrets": [V1Secret()]}, "secrets: has a V1Secret. Give names"),
         ({"secrets": {"a": "b"}}, "secrets: is {'a': 'b'}, not a list"),
-        ({"configmaps": [V1ConfigMapEnvSource(name="a")]}, "configmaps: has a V1ConfigMapEnvSource. Give names"),
-        ({"configmaps": 3}, "configmaps: is 3, not a list"),
         ({"stream_logs": [0, 2], "workers": 2}, "stream_logs: has rank 2, and the ranks are 0 to 1"),
         ({"result_storage": "results"}, "result_storage: is 'results', a relative path"),
         ({"result_storage": 7}, "result_storage: is 7, not the URL of a folder"),
@@ -219,13 +210,13 @@ def test_shorthand_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: d
         GangJobOperator(task_id="t", **{"image": "i", **parameters})
 
 
-def test_template_of_a_pod_may_be_the_output_of_a_task() -> None:
+def test_pod_may_be_the_output_of_a_task() -> None:
     with DAG("d", schedule=None):
         written = BaseOperator(task_id="write").output  # type: ignore[attr-defined]
-        task = GangJobOperator(task_id="t", pod_template_file=written)
-    task.pod_template_file = POD
+        task = GangJobOperator(task_id="t", manifest=written)
+    task.manifest = POD
 
-    assert task.gang_spec().manifest["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "ssd"}  # type: ignore[index,call-overload]
+    assert manifest_of(task.gang_spec())["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "ssd"}
 
 
 FOLDERS = {

@@ -13,9 +13,9 @@ from tests.unit.invalid_specs import NESTED, container, env, job
 # What is wrong -> (spec, path of the problem, a part of the message).
 MANIFESTS = {
     "no Job": (
-        GangSpec(manifest={"apiVersion": "v1", "kind": "Pod"}),
+        GangSpec(manifest={"apiVersion": "apps/v1", "kind": "Deployment"}),
         "manifest",
-        "is v1 Pod. Give it as pod_template_file, or its metadata and spec as spec.template of a Job",
+        "is apps/v1 Deployment. Give its spec.template in a Job whose program ends",
     ),
     "nothing": (GangSpec(manifest={}), "manifest", "is no apiVersion no kind"),
     "a number": (GangSpec(manifest=4), "manifest", "is int"),

@@ -1,4 +1,4 @@
-"""Parses the YAML that users write: manifests, templates of pods, and the files of `gangjobs submit`.
+"""Parses the YAML that users write: manifests, and the files of `gangjobs submit`.
 
 YAML 1.1, which kubectl reads, too, makes a boolean of `on`, 420 of `0644` and 45045 of `12:30:45`, so messages show the
 text, the line, and the parsed value. Nulls are dropped, as the API server does. A text has one object, and messages
@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.client_models import job_of_pod
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER, MAIN_CONTAINER
 
 if TYPE_CHECKING:
@@ -147,12 +148,23 @@ def parse_manifest(manifest: object) -> UserManifest:
     if manifest is None:
         return UserManifest()
     if isinstance(manifest, Mapping):
-        return UserManifest(copy_without_nulls(manifest))
+        return _as_job(UserManifest(copy_without_nulls(manifest)))
     if not isinstance(manifest, str):
         return _unreadable(
             f"is {type(manifest).__name__}", "Give a dict, a V1Job, YAML text, or the name of a .yaml file"
         )
-    return parse_text(manifest)
+    return _as_job(parse_text(manifest))
+
+
+def _as_job(manifest: UserManifest) -> UserManifest:
+    """Return a manifest, with the Job of its pod if it is a Pod or a PodTemplate."""
+    data, kind = manifest.data, manifest.data.get("kind")
+    if kind not in ("Pod", "PodTemplate"):
+        return manifest
+    try:
+        return replace(manifest, data=job_of_pod(data if kind == "Pod" else data.get("template", {})))
+    except (AttributeError, TypeError):
+        return _unreadable("has a template, metadata or a spec that is not a mapping", f"Correct the {kind}")
 
 
 def parse_text(text: str, *, parameter: str = "manifest", kinds: Collection[str | None] = ("Job",)) -> UserManifest:
@@ -290,11 +302,10 @@ LEADS: Final[Mapping[str, str]] = {
     "LeaderWorkerSet": "Give its leader and its workers as roles (roles)",
     "List": "Give the one Job of its items",
     "MPIJob": 'Give the template of its Worker in an Indexed Job with launch="mpi", and the command of its Launcher',
-    "Pod": "Give it as pod_template_file, or its metadata and spec as spec.template of a Job",
-    "PodTemplate": "Give it as pod_template_file, or its template as spec.template of a Job",
     "PyTorchJob": 'Give the template of its Worker in an Indexed Job with launch="torchrun" for all its replicas',
     "Service": "Leave it out: the gang has a headless Service, by which its ranks find each other",
     "TrainJob": 'Give the template of its runtime in an Indexed Job, with launch="torchrun" or "mpi"',
+    **dict.fromkeys(("Pod", "PodTemplate"), "Give one Job or one Pod: several are the roles (roles) of one gang"),
     **dict.fromkeys(("PodGroup", "Workload"), "Leave it out: the provider makes the group of the gang"),
     **dict.fromkeys(
         ("JAXJob", "PaddleJob", "RayCluster", "RayJob", "TFJob", "XGBoostJob"),
