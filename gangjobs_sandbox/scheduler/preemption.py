@@ -162,11 +162,7 @@ class Evictor:
     def _unit_of(self, pod: Obj) -> str:
         key = group_key(pod)
         group = find_group(self._registry, key) if key is not None else None
-        if (
-            group is not None
-            and group.pod_group is not None
-            and group.pod_group["spec"].get("disruptionMode") in _WHOLE_GROUP_MODES
-        ):
+        if group is not None and group.pod_group["spec"].get("disruptionMode") in _WHOLE_GROUP_MODES:
             return f"group {uid_of(group.pod_group)}"
         return f"pod {uid_of(pod)}"
 

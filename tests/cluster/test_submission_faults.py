@@ -237,6 +237,6 @@ async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
 async def test_a_dry_run_proves_what_the_release_keeps(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         found = await read_capabilities(gangs.client, namespace=tenant.namespace)
-    version, _ = VERSIONS[tenant.plane.release]
+    version = VERSIONS[tenant.plane.release]
     assert (found.release, found.dialects[0], found.holds_gangs) == (tenant.plane.release, version, True)
     assert found.fields["spec.scheduling"] is False  # the gate WorkloadWithJob is off
