@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport, pa
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.waiting import to_line
 from airflow_provider_gangjobs.kube.text import to_printable
 from airflow_provider_gangjobs.plugins.page_text import clean, clean_lines
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
@@ -146,5 +147,5 @@ def test_any_output_of_a_rank_becomes_lines_of_a_log(chunks: list[bytes]) -> Non
 def test_any_text_of_a_cluster_becomes_a_row_a_page_or_an_error(text: str) -> None:
     table = Table(Listing("A", [Column("NAME", lambda row: row)], str), [text], wide=False)
     status = ApiError(422, request="POST jobs", message=text)
-    for shown in (*table.lines(), clean(text), clean_lines(text), str(status)):
+    for shown in (*table.lines(), clean(text), clean_lines(text), to_line(text), str(status)):
         assert is_printable(shown)

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     summarize_scheduler_message,
     to_line,
 )
-from airflow_provider_gangjobs.kube.text import keep_end, to_one_line
+from airflow_provider_gangjobs.kube.text import keep_end, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -145,7 +145,7 @@ def outcome_row(outcome: Outcome, *, follows: bool = False) -> RankRow:
 
 def _end_of(output: str) -> str:
     """Return the end of what was kept of the output of a rank, on one line: the end says why the program failed."""
-    return keep_end(to_one_line(output), WAIT_TEXT_CHARACTERS_MAX)
+    return keep_end(to_printable_line(output), WAIT_TEXT_CHARACTERS_MAX)
 
 
 def _live_row(pod: PodView, now: datetime) -> RankRow:

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     format_position,
     to_line,
 )
-from airflow_provider_gangjobs.kube.text import pluralize, to_one_line
+from airflow_provider_gangjobs.kube.text import pluralize, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -294,7 +294,7 @@ def _waits(queue: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    return to_one_line(message).rstrip(".")
+    return to_printable_line(message).rstrip(".")
 
 
 def _find(workload: KueueWorkloadView, kind: str, status: str) -> Condition | None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.capacity import NEVER_FITS, Capacity
 from airflow_provider_gangjobs.gang.schedulers.external import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_one_line
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -364,5 +364,5 @@ def summarize_scheduler_message(message: str) -> str:
 
 def to_line(message: str) -> str:
     """Return the message on one line, cut at `WAIT_TEXT_CHARACTERS_MAX`."""
-    line = to_one_line(message)
+    line = to_printable_line(message)
     return cut_end(line, WAIT_TEXT_CHARACTERS_MAX)
