@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.identity import DIGEST_LENGTH
-
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.identity import SubmissionKey
+    from collections.abc import Sequence
+
     from airflow_provider_gangjobs.kube.views import Object
 
 VOLUME: Final = "gang-checkpoints"
@@ -94,12 +93,14 @@ def place_of(text: Any) -> CheckpointPlace:
     return CheckpointPlace(claim=name, path=path) if protocol == _CLAIM else CheckpointPlace(volume=name, path=path)
 
 
-def folder_of(key: SubmissionKey, digest: str) -> str:
+def folder_of(names: Sequence[str], digest: str) -> str:
     """Return the path of a folder below the place: `<dag id>/<run id>/<task id>/installation-<id>-<digest>`.
 
     The digest alone decides whose folder it is, so ids may be cut. No folder is in the folder of another key.
+
+    :param names: The `path` of a key.
     """
-    shown = [name.encode()[:SHOWN_BYTES_MAX].decode(errors="ignore") for name in key.path]
+    shown = [name.encode()[:SHOWN_BYTES_MAX].decode(errors="ignore") for name in names]
     return f"{'/'.join(shown)}-{digest}"
 
 
@@ -110,7 +111,7 @@ def digest_in(job: Object) -> str:
     return next((found[1] for found in map(_DIGEST.search, folders) if found), "")
 
 
-_DIGEST: Final = re.compile(rf"-([a-z2-7]{{{DIGEST_LENGTH}}})\Z")
+_DIGEST: Final = re.compile(r"-([a-z2-7]+)\Z")
 
 
 def is_object_store(given: Any) -> bool:

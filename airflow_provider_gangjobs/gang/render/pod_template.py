@@ -362,7 +362,7 @@ def gang_template(
             ]
     pod.setdefault("restartPolicy", "Never")
     if spec.checkpoints is not None:
-        pod = with_checkpoints(pod, place_of(spec.checkpoints), folder_of(attempt.key, attempt.checkpoint_digest))
+        pod = with_checkpoints(pod, place_of(spec.checkpoints), folder_of(attempt.key.path, attempt.checkpoint_digest))
     template["spec"] = with_supervisor(spec, pod, rank_0) if spec.is_supervised else pod
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
     return template
