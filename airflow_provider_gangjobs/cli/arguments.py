@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 COMMAND_LINE: Final = "the command line"
 """In place of a connection's id, in messages."""
 RETRY_FOR_S: Final = 5.0
-"""A person waits for the answer, so a cluster that does not answer is given up soon."""
+"""A person waits for the answer, so a cluster that refuses connections is given up soon."""
+ANSWER_WITHIN_S: Final = 15.0
+"""The same for a cluster that accepts a connection and does not answer. A slow one begins a list after seconds."""
 
 
 class CommandError(Exception):
@@ -94,7 +96,9 @@ def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], 
 
     async def run_action() -> T:
         config = _config(options)
-        async with Client(config, transport=for_watches, retry_for_s=RETRY_FOR_S) as client:
+        async with Client(
+            config, transport=for_watches, retry_for_s=RETRY_FOR_S, answer_within_s=ANSWER_WITHIN_S
+        ) as client:
             try:
                 return await action(GangService(client))
             finally:

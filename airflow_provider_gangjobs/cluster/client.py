@@ -76,6 +76,7 @@ _LIMITS = WatchLimits()
 class Client:
     """A client of one API server. Connects at its first request, and belongs to the event loop that first uses it.
 
+    :param answer_within_s: When a request fails whose response has not begun. The default is its own time limit.
     :param transport: The way to send requests: `http.for_watches`, or `http.for_few_requests` in a process
         that sends some requests and ends.
     """
@@ -86,12 +87,14 @@ class Client:
         *,
         clock: Clock | None = None,
         retry_for_s: float = RETRY_FOR_S,
+        answer_within_s: float | None = None,
         transport: ChooseTransport = for_watches,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
         self._credentials = Credentials(config, clock=clock)
         self._transport = transport()(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
+        self._transport.answer_within_s = answer_within_s
         self._retries = Retries(clock, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:

@@ -188,7 +188,9 @@ def _gpus(spec: Mapping[str, Any]) -> int:
     from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 
     with suppress(LookupError, TypeError, AttributeError, ValueError):  # the validation refuses another structure
-        gang = GangSpec(**{name: spec.get(name) for name in ("manifest", "resources", "pod_overrides", "annotations")})
+        names = ("manifest", "resources", "pod_overrides", "annotations")
+        given: dict[str, Any] = {name: spec.get(name) for name in names}
+        gang = GangSpec(**given)
         resources = user_template(gang, manifest_of(gang))["spec"]["containers"][0]["resources"]
         amounts = (resources.get("limits") or resources["requests"]).items()
         return sum(int(quantity.parse(amount)) for name, amount in amounts if name.endswith("/gpu") or "/mig-" in name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -145,6 +146,17 @@ async def test_broken_response_leaves_the_outcome_unknown(
         with pytest.raises(ReplyLost) as caught:
             await client.create(JOBS, {}, "team")
     assert caught.value.may_have_applied
+
+
+@in_virtual_time
+async def test_list_fails_when_no_response_begins_in_time(connect: Connect) -> None:
+    """The time of the list itself is 60 s, which a person who waits at a terminal does not know."""
+    limits = {"retry_for_s": 0.0, "answer_within_s": 15.0}
+    async with FaultServer(failing_first(no_head)) as server, connect(server.config, **limits) as client:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ReplyLost):
+            await client.list(JOBS, "team")
+        assert 15 <= asyncio.get_running_loop().time() - began < 16
 
 
 @in_virtual_time

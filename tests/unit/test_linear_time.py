@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import re._constants as op  # type: ignore[import-untyped]
-import re._parser as parser  # type: ignore[import-untyped]
+import re._constants as op  # type: ignore[import-not-found]
+import re._parser as parser  # type: ignore[import-not-found]
 import string
 import time
 from contextlib import suppress

@@ -270,6 +270,8 @@ class Transport(ABC):
         self._credentials = credentials
         self._tcp_keepalive = tcp_keepalive
         self._monotonic = monotonic
+        self.answer_within_s: float | None = None
+        """When a request fails whose response has not begun; `None` for its own time limit."""
         self.server_clock = ServerClock(monotonic)
         self.server_software = ""
         """The header `Server` of the last response."""
@@ -300,7 +302,7 @@ class Transport(ABC):
             UnexpectedReply: the body has more than `bytes_max` bytes.
         """
         body: list[bytes] = []
-        async with self._successful(request, timeout_s=timeout_s) as response:
+        async with self._successful(request, timeout_s=timeout_s, open_timeout_s=self.answer_within_s) as response:
             async for chunk in response.chunks():
                 body.append(chunk)
                 bytes_max -= len(chunk)
@@ -315,7 +317,7 @@ class Transport(ABC):
             ApiError, TransportError: as for `send`.
         """
         end = TailBuffer(bytes_max)
-        async with self._successful(request, timeout_s=timeout_s) as response:
+        async with self._successful(request, timeout_s=timeout_s, open_timeout_s=self.answer_within_s) as response:
             async for chunk in response.chunks():
                 end.feed(chunk)
         return end
