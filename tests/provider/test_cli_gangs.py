@@ -81,7 +81,7 @@ def test_list_shows_the_job_of_a_development_version_as_a_foreign_one(
     new = gangs.submit("train", "sleep 600", installation="prod")
 
     assert gangs.call("list", "-o", "json") == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["items"]
     assert {row["uid"]: row.get("installation", "") for row in rows} == {old.uid: "", new.uid: "prod"}
     gangs.delete_all()
 

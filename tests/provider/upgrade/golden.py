@@ -31,12 +31,10 @@ VERSIONS: Final = tuple(sorted(path.name for path in FOLDER.iterdir() if path.is
 """The releases that have golden files, one folder for each."""
 
 _SECOND: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
-_POSITION: Final = re.compile(r"\b\d{10}(?=,\d+,\d+,\d+,)")
-"""The Unix time at the start of the text of a position in a log."""
 
 
 def moved(value: Any, by: timedelta, key: str = "") -> Any:
-    """Return a JSON value with all of its times moved by whole seconds: RFC 3339, positions in logs, and deadlines."""
+    """Return a JSON value with all of its times moved by whole seconds: RFC 3339, and deadlines."""
     if isinstance(value, dict):
         return {name: moved(item, by, name) for name, item in value.items()}
     if isinstance(value, list):
@@ -45,8 +43,7 @@ def moved(value: Any, by: timedelta, key: str = "") -> Any:
         return value + by.total_seconds()
     if not isinstance(value, str):
         return value
-    text = _SECOND.sub(lambda found: (datetime.fromisoformat(found[0]) + by).isoformat(), value)
-    return _POSITION.sub(lambda found: str(int(found[0]) + int(by.total_seconds())), text)
+    return _SECOND.sub(lambda found: (datetime.fromisoformat(found[0]) + by).isoformat(), value)
 
 
 @dataclass(frozen=True)

@@ -106,15 +106,14 @@ def test_retry_adopts_a_gang_that_runs(old: Golden, in_flight: InFlight) -> None
 
 @pytest.mark.parametrize("old", [each for each in FILES if each.name == "storage"], ids=str)
 def test_address_of_a_stored_result_is_one_that_other_tasks_open(old: Golden, in_flight: InFlight) -> None:
-    """An earlier release named the same folder to the ranks, and did not mark the addresses in it."""
     task = in_flight(old, "succeeded")
 
     end = task.resume(task.golden.data["events"]["succeeded"])
 
     assert end["value"] == {
-        "gang_result": "file:///mnt/results/golden/run/storage/attempt-0/rank-0.json",
+        "gang_result": "file:///mnt/results/golden/run/storage/installation-prod/attempt-0/rank-0.json",
         "bytes": 9,
-        "gang_result_folder": "file:///mnt/results/golden/run/storage",
+        "gang_result_folder": "file:///mnt/results/golden/run/storage/installation-prod",
     }
 
 

@@ -68,13 +68,11 @@ def test_event_is_completed_with_the_same_result_or_error(
 
 @pytest.mark.parametrize("old", [each for each in FILES if "after evicted" in each.data["deferrals"]], ids=str)
 def test_time_of_earlier_attempts_counts(old: Golden) -> None:
-    """The earliest release stored no times."""
-    used = old.data["events"]["evicted"].get("time_use")
+    used = old.data["events"]["evicted"]["time_use"]
     kwargs = old.data["deferrals"]["after evicted"]["trigger_kwargs"]
 
-    assert kwargs.get("earlier_use") == used
-    if used is not None:
-        assert convert(kwargs["earlier_use"], TimeUse).lost_s == used["lost_s"] > 0
+    assert kwargs["earlier_use"] == used
+    assert convert(kwargs["earlier_use"], TimeUse).lost_s == used["lost_s"] > 0
 
 
 def _deferral_of(old: Golden, event: str) -> str:

@@ -48,7 +48,8 @@ RANKS: Final = (
 FAIL: Final = f'echo "rank $RANK begins"; {WAIT_AT_GATE}; echo "no luck"; exit 3'
 STORED: Final = (
     f"{WAIT_AT_GATE}; "
-    'printf "{\\"gang_result\\": \\"$GANG_RESULT_STORAGE/attempt-0/rank-$RANK.json\\", \\"bytes\\": 9}" '
+    "folder=$GANG_RESULT_STORAGE/installation-$GANG_INSTALLATION; "
+    'printf "{\\"gang_result\\": \\"$folder/attempt-0/rank-$RANK.json\\", \\"bytes\\": 9}" '
     "> $GANG_RESULT_PATH"
 )
 SLOW_TO_END: Final = "trap 'sleep 14; exit 0' TERM; while true; do sleep 0.1; done"
@@ -301,7 +302,7 @@ def train(story: Story) -> None:
     wait_for(lambda: len(story.pods("Running")) == 3)
 
     def triggerer_dies() -> None:
-        time.sleep(4)  # the log of rank 2 is streamed
+        wait_for(lambda: has_streamed(story))
         open_gates(0)
         wait_for(lambda: story.recorded() == 1)
 
@@ -316,6 +317,13 @@ def train(story: Story) -> None:
     story.note_success()
     delivered = [taken for taken in story.history[begun:] if is_marked(taken)]
     story.keep("delivered", delivered[0], without=OTHER_KINDS)
+
+
+def has_streamed(story: Story) -> bool:
+    """Return whether the Job says how far a log was streamed."""
+    (job,) = story.objects("jobs")
+    told = json.loads(job["metadata"]["annotations"].get("gangjobs.airflow/streamed", "{}"))
+    return any(told.get("positions", {}).values())
 
 
 def is_marked(taken: Obj) -> bool:
