@@ -134,7 +134,7 @@ def _write_to_terminal() -> Callable[[bytes], None]:
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def write(chunk: bytes) -> None:
-        sys.stdout.write(to_printable(decode(chunk), keep_colors=True))
+        sys.stdout.write(to_printable(decode(chunk), in_log=True))
         sys.stdout.flush()
 
     return write

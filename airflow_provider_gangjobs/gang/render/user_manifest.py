@@ -205,7 +205,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise ValueError(f"line {self.peek_event().start_mark.line + 1} has more than {DEPTH_MAX} levels")
+            raise ValueError(f"line {self.line + 1} has more than {DEPTH_MAX} levels")
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -218,6 +218,7 @@ def _read_text(text: str, parameter: str, kinds: Collection[str | None]) -> User
     try:
         while loader.check_node():
             node = loader.get_node()
+            assert node is not None, "check_node says so"
             if node.tag == "tag:yaml.org,2002:null":
                 continue
             if not isinstance(node, yaml.MappingNode):
