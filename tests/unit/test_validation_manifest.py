@@ -3,10 +3,11 @@
 import datetime
 
 import pytest
+import yaml
 from hypothesis import given, settings
 
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.gang.validation.validate import read_spec, validate
 from tests.examples import examples
 from tests.unit.invalid_specs import NESTED, container, env, job
 
@@ -220,6 +221,44 @@ MANIFESTS = {
 def test_wrong_manifest_is_named_by_its_path(spec, path, message):
     problems = {problem.path: str(problem) for problem in validate(spec)}
     assert message in problems[path]
+
+
+KINDS = {
+    "CronJob": ("batch/v1", "CronJob", "Give its spec.jobTemplate as a Job"),
+    "JobSet": ("jobset.x-k8s.io/v1alpha2", "JobSet", "each replicated Job as a role (roles)"),
+    "MPIJob": ("kubeflow.org/v1", "MPIJob", 'with launch="mpi"'),
+    "PyTorchJob": ("kubeflow.org/v1", "PyTorchJob", 'with launch="torchrun"'),
+    "TrainJob": ("trainer.kubeflow.org/v1alpha1", "TrainJob", 'with launch="torchrun" or "mpi"'),
+    "Job of Volcano": ("batch.volcano.sh/v1alpha1", "Job", 'gang_scheduler="volcano"'),
+    "Deployment": ("apps/v1", "Deployment", "Give its spec.template in a Job"),
+    "List": ("v1", "List", "Give the one Job of its items"),
+}
+
+
+@pytest.mark.parametrize(("version", "kind", "lead"), KINDS.values(), ids=KINDS)
+def test_manifest_of_another_kind_leads_to_what_to_write(version, kind, lead):
+    problem, *_ = validate(GangSpec(manifest={"apiVersion": version, "kind": kind, "metadata": {"name": "a"}}))
+    assert lead in problem.remedy
+    assert "docs/manifests.md" in problem.remedy
+
+
+SERVICE_TEXT = "apiVersion: v1\nkind: Service\nmetadata: {name: peers}\nspec: {clusterIP: None}\n"
+
+
+def test_empty_documents_beside_a_job_are_ignored():
+    written = MANIFEST_TEXT.format(written="one")
+    assert validate(GangSpec(manifest=f"---\n# a comment\n---\n{written}---\n---\n")) == ()
+
+
+def test_each_further_document_is_named_with_its_line_and_what_to_do():
+    text = f"{SERVICE_TEXT}---\n{MANIFEST_TEXT.format(written='one')}"
+    (problem,) = validate(GangSpec(manifest=text))
+    assert problem.what == "line 1 begins another object, v1 Service"
+    assert problem.remedy.startswith("Leave it out: the gang has a headless Service")
+
+
+def test_word_off_in_yaml_switches_the_gang_off():
+    assert read_spec(yaml.safe_load("image: a\ngang: off\n")).gang == "off"
 
 
 MANIFEST_TEXT = """apiVersion: batch/v1
