@@ -352,7 +352,7 @@ SCENARIOS: dict[str, Scenario] = {
         "Succeeded",
         OK,
         DELETED,
-        spec=job_spec(successPolicy={"rules": [{"succeededIndexes": "0"}]}),
+        spec=job_spec(backoffLimit=0, successPolicy={"rules": [{"succeededIndexes": "0"}]}),
     ),
 }
 

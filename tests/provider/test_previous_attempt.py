@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
@@ -164,17 +163,6 @@ async def test_pods_of_a_gang_that_another_submitter_starts_meanwhile_stay_held(
         assert (late.happened, submission.adopted) == (1, True)
         held = [FINALIZER_HARVEST in pod["metadata"]["finalizers"] for pod in plane.registry.list(PODS)]
         assert held == [True, True]
-
-
-@in_virtual_time
-async def test_pods_of_a_gang_from_before_the_installation_had_an_id_are_waited_for():
-    async with VirtualControlPlane.running() as plane:
-        attempts = Attempts(plane)
-        await killed_on_a_dead_node(attempts)
-
-        key = replace(KEY, installation="prod")
-        with pytest.raises(PreviousAttemptRunning, match=r"2 pods of gang .* have not ended"):
-            await attempts.gangs.submit(SPEC, key=key, claim="ti-2", wait_for_previous_s=20)
 
 
 @in_virtual_time

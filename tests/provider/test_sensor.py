@@ -383,7 +383,7 @@ async def test_cluster_that_cannot_be_read_is_neither_success_nor_failure() -> N
     sensor = GangJobSensor(task_id="wait", gangs="a", soft_fail=True, kubernetes_conn_id="kubernetes_default")
 
     assert event.payload["status"] == "unknown"
-    with pytest.raises(TrackingFailed, match="AirflowNotFoundException"):
+    with pytest.raises(TrackingFailed, match="`nowhere` isn't defined"):
         sensor.execute_complete({"ti": None}, event.payload)
 
 

@@ -268,13 +268,6 @@ async def test_two_installations_in_one_namespace_have_a_gang_each_and_sweep_the
     assert uids(cluster) == [staging.uid]
 
 
-async def test_gang_from_before_the_installation_had_an_id_is_adopted_and_then_swept(cluster):
-    old = (await cluster.submit(key=KEY, claim="ti-1")).ref
-    adopted = await cluster.submit(key=PROD, claim="ti-2", policies=DELETE)
-    assert (adopted.ref, adopted.adopted) == (old, True)
-    assert await Sweeper(cluster).until_confirmed() == [SweepAction.DELETE_LIVE]
-
-
 async def test_gang_of_another_installation_is_not_adopted(cluster):
     staging = await cluster.submit(key=STAGING, claim="ti-1")
     assert (await cluster.submit(key=PROD, claim="ti-2")).adopted is False

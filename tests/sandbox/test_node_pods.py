@@ -205,7 +205,8 @@ async def test_pod_that_cannot_start_reports_the_reason(
         name = cluster.create(pod(**fields))
         await until(lambda: any(message in text for _, text in cluster.events(name)), what="event")
         if reason == "FailedMount":
-            assert cluster.state(name)["waiting"] == {"reason": "ContainerCreating"}
+            creating = {"waiting": {"reason": "ContainerCreating"}}
+            await until(lambda: cluster.state(name) == creating, what="ContainerCreating")
         else:
             assert message in await cluster.wait_for_reason(name, reason)
         cluster.registry.delete(PODS, name, "default")
