@@ -54,8 +54,9 @@ def build_spec(container: Mapping[str, Any], context: ContainerContext, sources:
         (run / part).mkdir(parents=True, exist_ok=True)
     (run / MESSAGE_FILE).touch()
     variables = container_environment(container, context.facts, sources)
-    defaults = node_environment(hostname=context.hostname, home=context.folder.home, temporary=str(run / "tmp"))
     mounts = _volume_mounts(container, context, variables)
+    home, temporary = _visible(context.folder.home, mounts), _visible(str(run / "tmp"), mounts)
+    defaults = node_environment(hostname=context.hostname, home=home, temporary=temporary)
     mounts.append(Mount(str(run / MESSAGE_FILE), container.get("terminationMessagePath") or DEFAULT_MESSAGE_PATH))
     cwd = _working_directory(container, mounts, run)
     spec = Spec(
@@ -103,11 +104,17 @@ def _volume_mounts(
     return mounts
 
 
+def _visible(path: str, mounts: list[Mount]) -> str:
+    """Return a path of the node, or the volume that hides the path, such as an emptyDir at /tmp."""
+    above = [mount.target for mount in mounts if f"{path}/".startswith(f"{mount.target.rstrip('/')}/")]
+    return max(above, key=len, default=path)
+
+
 def _working_directory(container: Mapping[str, Any], mounts: list[Mount], run: Path) -> str:
     """Return the working directory. If the path does not exist anywhere, mount an empty folder there."""
     wanted = container.get("workingDir")
     if not wanted:
-        return str(run / "work")
+        return _visible(str(run / "work"), mounts)
     for source, target, _ in mounts:
         if f"{wanted}/".startswith(f"{target.rstrip('/')}/"):
             os.makedirs(source + wanted[len(target.rstrip("/")) :], exist_ok=True)

@@ -111,6 +111,17 @@ async def test_pod_gets_environment_volumes_and_files(isolation: Isolation, tmp_
         assert cluster.state(name)["terminated"]["message"] == "result\n"
 
 
+async def test_volume_at_the_folder_of_temporary_files_is_where_the_program_runs(
+    isolation: Isolation, tmp_path: Path
+) -> None:
+    """The node's own files are below the folder that the volume hides."""
+    async with node_cluster(tmp_path, isolation=isolation) as cluster:
+        main = shell('echo x > "$TMPDIR/made"; ls', volumeMounts=[{"name": "tmp", "mountPath": str(tmp_path)}])
+        name = cluster.create(pod(main, volumes=[{"name": "tmp", "emptyDir": {}}]))
+        assert (await cluster.ended(name))["phase"] == "Succeeded", await cluster.log(name)
+        assert await cluster.log(name) == "made\n"
+
+
 LISTENER = """
 import os, socket
 with socket.create_server((os.environ["MASTER_ADDR"], 29500)) as server:
