@@ -30,6 +30,8 @@ RESULT_HELPER_FILE: Final = "gangjobs_result.py"
 PROGRESS_HELPER_FILE: Final = "gangjobs_rank.py"
 """The same, for programs that a supervisor restarts."""
 SUPERVISOR_FILE: Final = f"{PROVIDER_FILE_PREFIX}supervisor.py"
+SUSPEND_FIELD: Final = "manifest.spec.suspend"
+"""Name in the field digests of a gang whose Job the submission does not start."""
 RESULTS_LIMIT_BYTES: Final = 2**20
 """Default of `results_limit`. Airflow stores results as one value of its database."""
 
@@ -200,9 +202,6 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     """How long a rank that has begun to report progress may be silent before it counts as failed."""
     termination_grace_s: int | None = None
     ttl_after_finished_s: int | None = None
-    keep_suspended: bool = False
-    """Leave the Job suspended, so that the user or another controller starts it. A manifest with `suspend: true` does
-    the same."""
 
     def __post_init__(self) -> None:
         # A template or a variable may give None, which means the same as leaving the parameter out.
@@ -229,11 +228,18 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
         """A supervisor runs the program of each rank (`gang.render.files`)."""
         return find_supervised(partial(getattr, self)) is not None
 
+    @property
+    def is_kept_suspended(self) -> bool:
+        """The manifest, which must be parsed, has `suspend: true`: the user or another controller starts the Job."""
+        manifest = self.manifest if isinstance(self.manifest, Mapping) else {}
+        return manifest.get("spec", {}).get("suspend") is True
+
     @cached_property
     def field_digests(self) -> dict[str, str]:
         """Short digest of each parameter that has another value than its default, so that a release may add
-        parameters."""
-        return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in self._given_parameters.items()}
+        parameters, and of `suspend: true` in the manifest."""
+        given = self._given_parameters | ({SUSPEND_FIELD: True} if self.is_kept_suspended else {})
+        return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in given.items()}
 
     @property
     def field_digests_json(self) -> str:

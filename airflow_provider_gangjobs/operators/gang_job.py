@@ -140,7 +140,6 @@ class GangJobOperator(GangParameters):
     :param termination_grace: How long a rank may take to end after SIGTERM: a `timedelta`, or whole seconds.
     :param ttl_after_finished: How long Kubernetes keeps a Job that has finished, even if its results were not read:
         a `timedelta`, or whole seconds. Defaults to the value of the manifest, or else to one week.
-    :param keep_suspended: Whether to leave the Job suspended, so that somebody else starts it. Defaults to false.
     :param results: What the task returns: `rank0` (the default), `all` (a list of results, by rank; with `roles`, a
         mapping of each role to its list) or `none`. The result of a rank is what the rank writes to the file that
         `GANG_RESULT_PATH` names, as JSON or text.
@@ -261,7 +260,6 @@ class GangJobOperator(GangParameters):
         scheduler_name: str | None = None,
         termination_grace: timedelta | int | None = None,
         ttl_after_finished: timedelta | int | None = None,
-        keep_suspended: bool = False,
         results: Results | str = Results.RANK0,
         results_limit: int = RESULTS_LIMIT_BYTES,
         result_storage: str | os.PathLike[str] | ObjectStoragePath | None = None,
@@ -333,7 +331,6 @@ class GangJobOperator(GangParameters):
         self.scheduler_name = scheduler_name
         self.termination_grace_s = checks.to_whole_seconds(termination_grace)
         self.ttl_after_finished_s = checks.to_whole_seconds(ttl_after_finished)
-        self.keep_suspended = keep_suspended
         self.queue_timeout_s = checks.to_seconds(queue_timeout)
         self.assemble_timeout_s = checks.to_seconds(assemble_timeout)
         self.run_timeout_s = checks.to_seconds(run_timeout)

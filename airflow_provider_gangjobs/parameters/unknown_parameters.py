@@ -25,7 +25,7 @@ OWN_NAMES: Final = {
     "parallelism": "workers",
     "completions": "workers",
     "ttl_seconds_after_finished": "ttl_after_finished",
-    "suspend": "keep_suspended",
+    "suspend": "manifest",
     "full_job_spec": "manifest",
     "pod_template_file": "manifest",
     "configmaps": "env_from",
@@ -102,6 +102,7 @@ _TASK_OF_OTHERS: Final = (
 )
 GONE: Final = {
     "uploads": "Give files, whose contents are submitted with the gang. Uploads are for the hook and the REST API",
+    "keep_suspended": "Give manifest with suspend: true, beside the other parameters",
     "reattach": "Leave it out, or give durable=False: then a retry adopts no gang of an earlier try",
     "dialect": "Leave it out: the best version that the cluster serves is chosen. For Job.spec.scheduling give "
     'gang_scheduler="job-scheduling"',

@@ -196,7 +196,7 @@ class Submission:
     state: SubmissionState
     """In progress; or the gang had succeeded before; or it had failed before, and its failure was not handled."""
     is_suspended: bool = False
-    """Whether the Job of a gang in progress is suspended. Kueue starts it, or the user with `keep_suspended`."""
+    """Whether the Job of a gang in progress is suspended. Kueue or the user starts it."""
     disruptions: int = 0
     """How many attempts in a row were lost to disruptions before this one."""
     notes: tuple[str, ...] = ()

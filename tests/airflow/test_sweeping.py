@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.airflow_home import AirflowHome
 from tests.airflow.polling import wait_for
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 INSTALLATION = "tests"
-KEPT_SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+KEPT_SUSPENDED = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
 POLICIES = Policies(OnKill.DELETE, OnFinish.KEEP)
 
 

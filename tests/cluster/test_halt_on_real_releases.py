@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ async def until(gangs: GangService, ref: GangRef, holds: Callable[[dict[str, str
 
 async def halt_suspended(tenant: Tenant, **spec: Any) -> None:
     async with GangService.connect(tenant.config) as gangs:
-        ref = (await submit_gang(gangs, gang_spec(2, keep_suspended=True, **spec))).ref
+        ref = (await submit_gang(gangs, gang_spec(2, manifest=SUSPENDED_MANIFEST, **spec))).ref
         await until(gangs, ref, lambda conditions: "Suspended" in conditions)
 
         assert await gangs.halt(ref, reason="by hand")

@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.service import GangService, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
 from tests.kills import kill
+from tests.manifests import SUSPENDED_MANIFEST
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
@@ -69,7 +70,7 @@ async def test_gangs_that_end_by_themselves_stay_within_the_role(tenant: Tenant,
 async def test_namespace_that_names_the_folder_of_checkpoints_is_within_the_role(
     tenant: Tenant, gangs: GangService
 ) -> None:
-    spec = gang_spec(2, code=SLEEP, cpu=SMALL, checkpoints="pvc://data", keep_suspended=True)
+    spec = gang_spec(2, code=SLEEP, cpu=SMALL, checkpoints="pvc://data", manifest=SUSPENDED_MANIFEST)
     submission = await submit_gang(gangs, spec)
     job = await gangs.client.get(JOBS, submission.ref.name, tenant.namespace)
 

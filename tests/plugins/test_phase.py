@@ -65,7 +65,7 @@ def jobs(draw: Callable[..., Any]) -> JobBuilder:
     if draw(st.booleans()):
         built.annotation(ANNOTATION_HALTED, draw(st.sampled_from(["enough", "DeadlineExceeded.running.ranks: late"])))
     if draw(st.booleans()):
-        fields = draw(st.sampled_from(['{"keep_suspended":"x"}', '{"image":"x"}', "{"]))
+        fields = draw(st.sampled_from(['{"manifest.spec.suspend":"x"}', '{"image":"x"}', "{"]))
         built.annotation(ANNOTATION_SPEC_FIELDS, fields)
     if draw(st.booleans()):
         built.label(LABEL_KUEUE_QUEUE, "q")
@@ -100,7 +100,7 @@ def kueue(built: JobBuilder) -> JobBuilder:
 
 
 def kept(built: JobBuilder) -> JobBuilder:
-    return built.annotation(ANNOTATION_SPEC_FIELDS, '{"keep_suspended":"x"}')
+    return built.annotation(ANNOTATION_SPEC_FIELDS, '{"manifest.spec.suspend":"x"}')
 
 
 TABLE = {

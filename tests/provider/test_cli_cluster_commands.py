@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.capabilities import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.submission_requests import task_request
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_tidy_shows_the_decision_and_the_installation_of_each_gang(embedded: San
     async def submit_gang() -> str:
         async with GangService.connect(config) as gangs:
             key = TaskKey("dag", uuid.uuid4().hex, "task", installation="prod")
-            spec = GangSpec(image="a", keep_suspended=True)
+            spec = GangSpec(image="a", manifest=SUSPENDED_MANIFEST)
             return str((await gangs.submit(spec, key=key, claim="x", policies=policies)).ref)
 
     gang = asyncio.run(submit_gang())

@@ -28,6 +28,7 @@ from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.cli_gangs import CliGangs
 from tests.timeouts import TIMEOUT_S
 from tests.unit.test_gang_lists import SCHEMA
@@ -503,7 +504,7 @@ def test_job_in_a_file_is_submitted_as_it_is(
 
 
 def test_submission_id_may_have_a_slash(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = GangSpec(image="a", command=["true"], keep_suspended=True)
+    spec = GangSpec(image="a", command=["true"], manifest=SUSPENDED_MANIFEST)
     ref = gangs.run(lambda service: service.submit(spec, submission_id="team/nightly")).ref
     refuse(gangs, "GET", "/namespaces/team/jobs")  # the rights are those of one namespace
     assert gangs.call("why", "team/nightly") == 0

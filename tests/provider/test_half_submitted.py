@@ -22,6 +22,7 @@ from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.examples import examples
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.submission_cluster import GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.provider.test_submission_races import interleaved
 from tests.sandbox.builders import NAMESPACE
@@ -113,7 +114,7 @@ async def test_gang_that_runs_has_ended_or_is_kept_suspended_is_not_changed():
     async with running_cluster(nodes=4) as cluster:
         ended = await cluster.submit()
         cluster.finish_job(ended.ref.name)
-        await operation(cluster, spec=GangSpec(image="a", keep_suspended=True, labels={"a": "b"}))
+        await operation(cluster, spec=GangSpec(image="a", manifest=SUSPENDED_MANIFEST, labels={"a": "b"}))
         running = await cluster.submit(GangSpec(image="b"), claim="ti-2")
         cluster.bench.run()
         assert actions(await tidied(cluster)) == []

@@ -18,12 +18,13 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from gangjobs_sandbox.resources import JOBS
+from tests.manifests import SUSPENDED_MANIFEST
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from gangjobs_sandbox.thread import SandboxThread
 
-SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+SUSPENDED = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
 PRINT_RANK = GangSpec(image="i", command=["sh", "-c", "echo I am $RANK"], workers=2, resources={"cpu": "100m"})
 
 

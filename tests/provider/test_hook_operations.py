@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
@@ -16,11 +17,12 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from gangjobs_sandbox.resources import PODS
+from tests.manifests import SUSPENDED_MANIFEST
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
-SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+SUSPENDED = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
 SLEEPS = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"}, termination_grace_s=1)
 
 
@@ -44,7 +46,7 @@ def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, submission_id:
     first = hook.submit(SUSPENDED, submission_id=submission_id)
     assert hook.submit(SUSPENDED, submission_id=submission_id, validate="server").ref == first.ref
     with pytest.raises(SubmissionConflict, match="workers"):
-        hook.submit(GangSpec(image="i", command=["true"], workers=3, keep_suspended=True), submission_id=submission_id)
+        hook.submit(replace(SUSPENDED, workers=3), submission_id=submission_id)
 
     record = hook.submission(submission_id)
     assert record is not None

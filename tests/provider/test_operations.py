@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.sandbox.builders import NAMESPACE
 from tests.submission_requests import id_request
@@ -255,7 +256,7 @@ async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_late
 
 
 async def test_job_that_is_kept_ends_although_the_deletion_found_it_suspended(cluster):
-    submission = await submit(cluster, replace(GANG_OF_4, keep_suspended=True))
+    submission = await submit(cluster, replace(GANG_OF_4, manifest=SUSPENDED_MANIFEST))
     assert await delete(cluster) == (submission.ref,)
     cluster.bench.run(60)
     (job,) = cluster.objects(JOBS)

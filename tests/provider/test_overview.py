@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.tracking.gang_listing import find_gangs
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 from gangjobs_sandbox.api.faults import FaultKind
 from tests.airflow.polling import wait_for
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.cli_gangs import CliGangs
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
     gangs.create_namespace()
     gangs.submit("train", "sleep 600")
     gangs.submit("big", "true", workers=4, resources={"cpu": "3"})
-    gangs.submit("kept", "true", keep_suspended=True)
+    gangs.submit("kept", "true", manifest=SUSPENDED_MANIFEST)
     gangs.submit("fail", "exit 3")
     gangs.submit("load", "true")
     wanted = {"train": Phase.RUNNING, "big": Phase.ASSEMBLING, "fail": Phase.FAILED, "load": Phase.SUCCEEDED}
@@ -135,7 +136,7 @@ def test_what_cannot_be_read_is_unknown(tonight: CliGangs, monkeypatch: pytest.M
 
 def test_gangs_of_tasks_of_other_installations_are_left_out(tonight: CliGangs) -> None:
     async def read_other(service: GangService) -> Overview:
-        spec = GangSpec(image="a", workers=1, command=["true"], keep_suspended=True)
+        spec = GangSpec(image="a", workers=1, command=["true"], manifest=SUSPENDED_MANIFEST)
         await service.submit(spec, submission_id=f"by-hand-{tonight.namespace}")
         return await read_overview(service.client, service.namespace, installation="other")
 

@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.rest_client import RestClient, submission_path
 from tests.timeouts import TIMEOUT_S
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.thread import SandboxThread
 
-SUSPENDED = {"image": "i", "command": ["true"], "workers": 2, "keep_suspended": True, "files": {"a.py": "pass"}}
+SUSPENDED = {"image": "i", "command": ["true"], "workers": 2, "manifest": SUSPENDED_MANIFEST, "files": {"a.py": "pass"}}
 RUNS = {
     "image": "i",
     "command": ["sh", "-c", "cat /gang/files/a || true"],

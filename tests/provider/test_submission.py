@@ -24,6 +24,7 @@ from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
@@ -255,7 +256,7 @@ async def test_dropped_link_of_the_user_is_refused():
     "spec",
     [
         GangSpec(image="trainer:1", workers=4, labels={"kueue.x-k8s.io/queue-name": "team"}),
-        GangSpec(image="trainer:1", workers=4, keep_suspended=True),
+        GangSpec(image="trainer:1", workers=4, manifest=SUSPENDED_MANIFEST),
     ],
     ids=["in a queue of Kueue", "kept by the user"],
 )

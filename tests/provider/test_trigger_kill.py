@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_G
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
@@ -64,7 +65,7 @@ def set_states(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 @pytest.fixture
 def gang(connection: str) -> GangRef:
     """A gang of this try. The gang stays suspended, so no pod runs."""
-    spec = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+    spec = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
     return GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "train"), claim=CLAIM).ref
 
 
@@ -264,7 +265,7 @@ def runs_of(plugin_runs: Path) -> int:
 async def test_kills_at_once_share_one_client(
     connection: str, embedded: SandboxThread, set_states: Any, plugin_runs: Path
 ) -> None:
-    spec = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+    spec = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
     run = uuid4().hex
 
     async def submit(gangs: GangService, number: int) -> GangRef:

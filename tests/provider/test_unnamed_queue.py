@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import InterceptedClient
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.role_gangs import LEADER_AND_WORKERS
 from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, running_cluster
 
@@ -87,7 +88,7 @@ async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
 async def test_a_gang_that_the_user_starts_is_not_judged():
     async with running_cluster() as cluster:
         client = ManagedJobs(cluster.client, suspended)
-        submission = await cluster.submit(replace(GANG_OF_4, keep_suspended=True), api=client)
+        submission = await cluster.submit(replace(GANG_OF_4, manifest=SUSPENDED_MANIFEST), api=client)
         assert (submission.state, submission.is_suspended) == (SubmissionState.IN_PROGRESS, True)
         assert FIND_KUEUE not in client.requests
 

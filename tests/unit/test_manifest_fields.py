@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from kubernetes.client import models
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
@@ -284,8 +285,8 @@ def test_service_that_selects_the_pods_by_their_own_label_keeps_its_subdomain_wi
 def test_suspended_manifest_stays_suspended_unless_a_queue_starts_it() -> None:
     written = manifest(suspend=True)
 
-    assert with_parsed_manifest(GangSpec(manifest=written)).keep_suspended
-    assert not with_parsed_manifest(GangSpec(manifest=manifest(suspend=False))).keep_suspended
+    assert with_parsed_manifest(GangSpec(manifest=yaml.safe_dump(written))).is_kept_suspended
+    assert not with_parsed_manifest(GangSpec(manifest=manifest(suspend=False))).is_kept_suspended
 
 
 # -- what the page says ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.gang.queues import (
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.render.placement import shape_of, with_queue_of_connection
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers.external import (
     HOSTNAME,
     QueueTopologies,
@@ -32,6 +33,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_KUEUE_PRIORITY,
     LABEL_KUEUE_QUEUE,
 )
+from tests.manifests import SUSPENDED_MANIFEST
 
 
 def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> StoredGang:
@@ -192,14 +194,14 @@ DEFAULTS: dict[str, Any] = {
     "queue named": ({"queue_name": "mine"}, ("mine", "high"), ("queue_priority",)),
     "queue named by a label": ({"labels": {LABEL_KUEUE_QUEUE: "mine"}}, ("mine", "high"), ("queue_priority",)),
     "both named": ({"queue_name": "mine", "queue_priority": "low"}, ("mine", "low"), ()),
-    "started by the user": ({"keep_suspended": True}, (None, None), ()),
+    "started by the user": ({"manifest": SUSPENDED_MANIFEST}, (None, None), ()),
 }
 
 
 @pytest.mark.parametrize(("named", "queue", "defaults"), DEFAULTS.values(), ids=DEFAULTS)
 def test_connection_names_the_queue_of_gangs_that_name_none(named: Any, queue: Any, defaults: Any) -> None:
     spec = GangSpec(image="a", workers=2, **named)
-    shape = with_queue_of_connection(shape_of(spec, {}), spec, "team", "high")
+    shape = with_queue_of_connection(shape_of(spec, manifest_of(spec)), spec, "team", "high")
     assert (shape.kueue_queue, shape.kueue_priority) == queue
     assert shape.connection_defaults == defaults
 

@@ -54,7 +54,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "labels are text": ({"roles": ROLES, "labels": "team=x"}, "labels: is str, not a mapping"),
     "min_workers is 0": ({"roles": ROLES, "min_workers": 0}, "min_workers: is given together with roles"),
     "min_workers": ({"roles": ROLES, "min_workers": 2}, "min_workers: is given together with roles"),
-    "keep_suspended": ({"roles": ROLES, "keep_suspended": True}, "keep_suspended: is given together with roles"),
     "topology": (
         {"roles": ROLES, "queue_name": "team", "topology": "required:rack"},
         "topology: is given together with roles, and applies to each role separately.",

@@ -106,7 +106,7 @@ def test_ranks_run_side_by_side_and_workers_are_all(spec: dict[str, Any], ranks:
     assert (read.ranks, read.workers) == (ranks, workers)
 
 
-KEPT = '{"keep_suspended":"1"}'
+KEPT = '{"manifest.spec.suspend":"1"}'
 STARTERS = {
     "the submission": (job().submitted_suspended(), False, True),
     "the submission, and it runs": (job().started(3), False, False),

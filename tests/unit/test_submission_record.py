@@ -31,7 +31,7 @@ CASES = {
     "let run, not looked at": (job(), Phase.SUBMITTED, IN_PROGRESS),
     "in a queue": (job(suspend=True, labels={LABEL_KUEUE_QUEUE: "q"}), Phase.QUEUED, IN_PROGRESS),
     "kept suspended": (
-        job(suspend=True, annotations={ANNOTATION_SPEC_FIELDS: '{"keep_suspended":"x"}'}),
+        job(suspend=True, annotations={ANNOTATION_SPEC_FIELDS: '{"manifest.spec.suspend":"x"}'}),
         Phase.QUEUED,
         IN_PROGRESS,
     ),

@@ -223,7 +223,7 @@ PARAMETERS = {
     "negative grace": (GangSpec(image="a", termination_grace_s=-1), "termination_grace_s", "Give 0 or more"),
     "rendezvous as number": (GangSpec(image="a", rendezvous=29500), "rendezvous", "Rendezvous(port=...)"),
     "port out of range": (GangSpec(image="a", rendezvous=Rendezvous(70000)), "rendezvous.port", "1 to 65535"),
-    "keep_suspended as text": (GangSpec(image="a", keep_suspended="yes"), "keep_suspended", "True or False"),
+    "keep_checkpoints as text": (GangSpec(image="a", keep_checkpoints="yes"), "keep_checkpoints", "True or False"),
     "labels with a number as key": (GangSpec(image="a", labels={1: "x"}), "labels", "which is not text"),
     "tolerations as a dict": (GangSpec(image="a", tolerations={"key": "x"}), "tolerations", "Give a list of dicts"),
     "pull secrets as text": (GangSpec(image="a", image_pull_secrets="s"), "image_pull_secrets", "as a list"),

@@ -97,7 +97,7 @@ def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, pr
     component starts gets no queue.
     """
     defaults = {}
-    if shape.kueue_queue is None and queue is not None and not spec.keep_suspended and shape.controller is None:
+    if shape.kueue_queue is None and queue is not None and not spec.is_kept_suspended and shape.controller is None:
         defaults["queue_name"] = queue
     if shape.kueue_priority is None and priority is not None and (shape.kueue_queue or defaults):
         defaults["queue_priority"] = priority

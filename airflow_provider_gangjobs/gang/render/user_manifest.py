@@ -64,13 +64,8 @@ def manifest_of(spec: GangSpec) -> dict[str, Any]:
 
 
 def with_parsed_manifest(spec: GangSpec) -> GangSpec:
-    """Return a copy of the spec with the manifest as data. A manifest with `suspend: true` has the effect of
-    `keep_suspended`, because Kubernetes leaves such a Job to whoever resumes it."""
-    if spec.manifest is None:
-        return replace(spec)
-    manifest = manifest_of(spec)
-    is_suspended = manifest.get("spec", {}).get("suspend") is True
-    return replace(spec, manifest=manifest, keep_suspended=spec.keep_suspended or is_suspended)
+    """Return a copy of the spec with the manifest as data."""
+    return replace(spec, manifest=None if spec.manifest is None else manifest_of(spec))
 
 
 def main_container_name(template: Mapping[str, Any], overrides: Mapping[str, Any], annotations: Any) -> Any:

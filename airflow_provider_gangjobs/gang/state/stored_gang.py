@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.roles import parse_roles
-from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
+from airflow_provider_gangjobs.gang.spec import SUSPEND_FIELD, OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.job_annotations import (
     AssemblyBaseline,
     parse_assembly_baseline,
@@ -37,8 +37,6 @@ REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
 """Reason of a Job that failed because its activeDeadlineSeconds has passed. A halt sets this deadline."""
 _GENERATION_OF_SECOND_CHANGE: Final = 3
 """`metadata.generation` begins with 1. The start of the Job is the first change, unless it is halted before."""
-_KEEP_SUSPENDED: Final = "keep_suspended"
-"""Name of the parameter that keeps the submission from starting the Job."""
 
 
 def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
@@ -457,8 +455,8 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def is_kept_suspended(self) -> bool:
-        """The user set `keep_suspended`, so the submission does not start the Job."""
-        return _KEEP_SUSPENDED in self.field_digests
+        """The manifest of the user has `suspend: true`, so the submission does not start the Job."""
+        return SUSPEND_FIELD in self.field_digests
 
     @property
     def is_started_by_others(self) -> bool:

@@ -210,7 +210,6 @@ _REFUSED_WITH_ROLES: Final = {
     "manifest": "describes one Job only",
     "min_workers": "does not say which roles may start with fewer ranks",
     "topology": "applies to each role separately",
-    "keep_suspended": "does not start their Jobs, which the submission starts in order",
 }
 """Parameters that a gang with roles cannot have, and why."""
 

@@ -266,7 +266,7 @@ _PARAMETERS: Final[Mapping[str, Expected]] = {
     "volume_mounts": [_MOUNT],
     **dict.fromkeys(("workers", "min_workers", "restarts", "termination_grace_s", "ttl_after_finished_s"), _whole),
     **dict.fromkeys(("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s"), _number),
-    **dict.fromkeys(("keep_suspended", "keep_checkpoints"), _boolean),
+    "keep_checkpoints": _boolean,
     "no_restart_on_exit_codes": [],
     "env": _env,
     "resources": _resources,

@@ -196,7 +196,7 @@ class StartJob(ChangeStep, frozen=True):
 
     def is_needed(self, progress: Progress) -> bool:
         queue = self._queue(progress)
-        return not (progress.spec.keep_suspended and queue.name is None) and not queue.is_started(progress.stored)
+        return not (progress.spec.is_kept_suspended and queue.name is None) and not queue.is_started(progress.stored)
 
     async def apply(self, progress: Progress) -> Object:
         metadata = progress.job["metadata"]

@@ -251,9 +251,9 @@ async def check_job_without_queue(progress: Progress) -> None:
 def _has_unnamed_queue(progress: Progress) -> bool:
     """Return whether a Job of a new gang names no queue.
 
-    The user starts a Job with `keep_suspended`, so the provider does not judge how the cluster manages this Job.
+    The user starts a Job whose manifest has `suspend: true`, so the provider does not judge how the cluster manages it.
     """
-    has_unnamed = progress.shape.kueue_queue is None and not progress.spec.keep_suspended
+    has_unnamed = progress.shape.kueue_queue is None and not progress.spec.is_kept_suspended
     return (has_unnamed or progress.spec.roles is not None) and not progress.job
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.airflow.ui.users import ADMIN, LOGLESS, NOT_FOR_READER, READER
+from tests.manifests import SUSPENDED_MANIFEST
 from tests.timeouts import AIRFLOW_TIMEOUT_S, TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 SUBMISSIONS = "/connections/kubernetes_default/namespaces/default/submissions"
-SPEC = {"image": "i", "command": ["true"], "workers": 2, "keep_suspended": True, "files": {"a": "b"}}
+SPEC = {"image": "i", "command": ["true"], "workers": 2, "manifest": SUSPENDED_MANIFEST, "files": {"a": "b"}}
 
 
 @dataclass(frozen=True)

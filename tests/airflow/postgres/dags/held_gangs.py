@@ -62,7 +62,7 @@ with DAG("many", schedule=None):
     GangJobOperator.partial(**COMMON).expand_kwargs([held(number) for number in range(MANY)])
 
 with DAG("queued", schedule=None):
-    GangJobOperator(**COMMON, **held(0), keep_suspended=True)
+    GangJobOperator(**COMMON, **held(0), manifest={"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True}})
 
 
 class CompletesLate(GangJobOperator):
