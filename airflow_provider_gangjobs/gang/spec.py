@@ -230,7 +230,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_kept_suspended(self) -> bool:
-        """The manifest, which must be parsed, has `suspend: true`: the user or another controller starts the Job."""
+        """The manifest, which must be parsed, sets `suspend`, so the user or another controller starts the Job."""
         manifest = self.manifest if isinstance(self.manifest, Mapping) else {}
         return manifest.get("spec", {}).get("suspend") is True
 
