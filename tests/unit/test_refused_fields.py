@@ -86,6 +86,13 @@ def strict(*paths: str) -> str:
             id="a named parameter of the pod",
         ),
         pytest.param(
+            "spec.template.spec.containers[0].env[3].valueFrom.secretRef",
+            {"env": {"A": "a", "B": {"valueFrom": {"secretRef": {"name": "s"}}}}},
+            "env.B.valueFrom.secretRef",
+            "secretKeyRef",
+            id="a variable of a mapping",
+        ),
+        pytest.param(
             "spec.template.spec.containerz",
             {"manifest": MANIFEST},
             "manifest.spec.template.spec.containerz",
@@ -129,16 +136,111 @@ def test_all_unknown_fields_are_told() -> None:
     assert [problem.remedy for problem in found] == ["Did you mean hostPID?", "Did you mean dnsPolicy?"]
 
 
-def test_value_of_a_wrong_type_is_told_at_its_place() -> None:
+TWO_CONTAINERS = [{"name": "main", "ports": [{"containerPort": 80}]}, {"name": "side", "ports": [{"containerPort": 0}]}]
+
+
+def job_of(*containers: dict[str, Any]) -> dict[str, Any]:
+    spec = {"template": {"spec": {"containers": containers}}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "wanted", "parameters", "told"),
+    [
+        pytest.param(
+            "string",
+            "PodSpec.spec.template.spec.hostNetwork",
+            "bool",
+            {"pod_overrides": {"spec": {"hostNetwork": "yes"}}},
+            "pod_overrides.spec.hostNetwork: is of type string. Give true or false.",
+            id="overrides",
+        ),
+        pytest.param(
+            "number",
+            "SecretEnvSource.spec.template.spec.containers.envFrom.secretRef.LocalObjectReference.name",
+            "string",
+            {"env_from": [{"secretRef": {"name": "a"}}, {"secretRef": {"name": 5}}]},
+            "env_from[1].secretRef.name: is of type number. Give text.",
+            id="a named parameter, whose container has no index",
+        ),
+        pytest.param(
+            "string",
+            "SecretKeySelector.spec.template.spec.containers.env.valueFrom.secretKeyRef.optional",
+            "bool",
+            {"env": {"A": "a", "B": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": "no"}}}}},
+            "env.B.valueFrom.secretKeyRef.optional: is of type string. Give true or false.",
+            id="a variable",
+        ),
+        pytest.param(
+            "number 1.5",
+            "PodSecurityContext.spec.template.spec.securityContext.runAsUser",
+            "int64",
+            {"security_context": {"runAsUser": 1.5}},
+            "security_context.runAsUser: is of type number. Give a whole number of 64 bits.",
+            id="a number that does not fit",
+        ),
+        pytest.param(
+            "number",
+            "Capabilities.spec.template.spec.containers.securityContext.capabilities.add",
+            "v1.Capability",
+            {"manifest": job_of({"name": "a", "securityContext": {"capabilities": {"add": ["SYS_PTRACE", 3]}}})},
+            "manifest.spec.template.spec.containers[0].securityContext.capabilities.add[1]: is of type number."
+            " Give a v1.Capability of Kubernetes.",
+            id="an item of a list",
+        ),
+        pytest.param(
+            "bool",
+            "LabelSelector.spec.template.spec.topologySpreadConstraints.labelSelector.matchLabels",
+            "string",
+            {
+                "pod_overrides": {
+                    "spec": {"topologySpreadConstraints": [{"labelSelector": {"matchLabels": {"a": True}}}]}
+                }
+            },
+            "pod_overrides.spec.topologySpreadConstraints[0].labelSelector.matchLabels.a: is of type bool. Give text.",
+            id="an item of a mapping",
+        ),
+    ],
+)
+def test_value_of_a_wrong_type_is_told_at_its_place(
+    given: str, field: str, wanted: str, parameters: dict[str, Any], told: str
+) -> None:
     message = (
-        'Job in version "v1" cannot be handled as a Job: json: cannot unmarshal string into Go struct field '
-        "PodSpec.spec.template.spec.hostNetwork of type bool"
+        f'Job in version "v1" cannot be handled as a Job: json: cannot unmarshal {given} into Go struct field '
+        f"{field} of type {wanted}"
     )
-    spec = GangSpec(pod_overrides={"spec": {"hostNetwork": "yes"}})
+    (problem,) = refused_fields(message, (), GangSpec(**parameters))
 
-    (problem,) = refused_fields(message, (), spec)
+    assert str(problem) == told
 
-    assert str(problem) == "pod_overrides.spec.hostNetwork: is of type string. Give true or false."
+
+@pytest.mark.parametrize(
+    ("field", "parameters", "place"),
+    [
+        pytest.param(
+            "spec.template.spec.containers[1].ports[0].containerPort",
+            {"manifest": job_of(*TWO_CONTAINERS)},
+            "manifest.spec.template.spec.containers[1].ports[0].containerPort",
+            id="the second container of a manifest",
+        ),
+        pytest.param(
+            "spec.template.spec.containers[2].ports[0].containerPort",
+            {"manifest": job_of({"name": "rank"}), "pod_overrides": {"spec": {"containers": TWO_CONTAINERS}}},
+            "pod_overrides.spec.containers[1].ports[0].containerPort",
+            id="a container that overrides add",
+        ),
+        pytest.param(
+            "spec.template.spec.volumes[1].configMap.defaultMode",
+            {"volumes": [{"name": name, "configMap": {"defaultMode": 0o1777}} for name in "ab"]},
+            "volumes[1].configMap.defaultMode",
+            id="the second volume",
+        ),
+    ],
+)
+def test_item_is_told_at_its_own_place(field: str, parameters: dict[str, Any], place: str) -> None:
+    (problem,) = refused_fields("invalid", [{"field": field, "message": "no"}], GangSpec(**parameters))
+
+    assert problem.path == place
 
 
 def test_invalid_value_is_told_at_its_place() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.pod_template import CONTAINER_FIELDS, POD_FIELDS
-from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
+from airflow_provider_gangjobs.gang.render.pod_template import CONTAINER_FIELDS, POD_FIELDS, user_template
+from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars, manifest_of
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -86,10 +86,25 @@ _PARAMETERS: Final = {
 }
 """The named parameter by the path of its field in the Job."""
 _STRICT: Final = re.compile(r'(unknown|duplicate) field "([^"]+)"')
-_WRONG_TYPE: Final = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+) of type (\S+)")
-_TOKEN: Final = re.compile(r"\[\d+\]|[^.\[\]]+")
+_WRONG_TYPE: Final = re.compile(r"cannot unmarshal (\w+)(?: \S+)? into Go struct field \w+\.(\S+) of type (\S+)")
+_TOKEN: Final = re.compile(r"\[\d*\]|[^.\[\]]+")
+_EMBEDDED: Final = re.compile(r"\.[A-Z]\w*")
+"""A struct of Go, such as `LocalObjectReference`, whose fields JSON has one level higher."""
+_ITEM_OF_POD: Final = re.compile(r"spec\.template\.spec\.(containers|initContainers|volumes)\[(\d{1,6})\]")
 _JOB_SET: Final = re.compile(r"^spec\.replicatedJobs\[\d+\]\.template\.")
-_TYPES: Final = {"bool": "true or false", "string": "text", "int32": "a whole number", "int64": "a whole number"}
+_TYPES: Final = {
+    "bool": "true or false",
+    "string": "text",
+    "int32": "a whole number of 32 bits",
+    "int64": "a whole number of 64 bits",
+}
+_JSON_TYPES: Final[Mapping[str, Any]] = {
+    "bool": bool,
+    "number": (int, float),
+    "string": str,
+    "object": Mapping,
+    "array": (list, tuple),
+}
 SIMILAR_MIN: Final = 0.75
 """How similar a field must be to be suggested, from 0 to 1."""
 
@@ -120,21 +135,49 @@ def _explain_strict(kind: str, path: str, spec: GangSpec) -> Problem:
 
 
 def _explain_type(given: str, path: str, wanted: str, spec: GangSpec) -> Problem:
-    place, _ = place_of(path, spec)
+    place, _ = place_of(_EMBEDDED.sub("", path), spec, given)
     kind = "a list" if wanted.startswith("[]") else "a mapping" if wanted.startswith("map[") else "an object"
+    if kind == "an object" and given != "string":  # the Go type is perhaps one of texts, such as v1.RestartPolicy
+        kind = f"a {wanted} of Kubernetes"
     return Problem(place, f"is of type {given}", f"Give {_TYPES.get(wanted.removeprefix('*'), kind)}")
 
 
-def place_of(path: str, spec: GangSpec) -> tuple[str, str]:
+def place_of(path: str, spec: GangSpec, json_type: str = "") -> tuple[str, str]:
     """Return where the user wrote a field of the Job, and the path of the object in the Job that the place begins with.
 
     A field that the user did not write, such as one that is missing, keeps its path in the Job.
+
+    :param json_type: The JSON type of the refused value, if it has a wrong one. Its path has no indexes then.
     """
     path = _JOB_SET.sub("", path)
+    tokens, item = _TOKEN.findall(path), _name_of_item(path, spec)
     for prefix, root, value in _sources(spec):
-        if path.startswith(root) and (found := _find(value, _TOKEN.findall(path[len(root) :]))) is not None:
+        below = _below(tokens, root)
+        name = None if "[" in root else item
+        if below is not None and (found := _find(value, below, name, json_type)) is not None:
             return f"{prefix}{found}", root
     return path, ""
+
+
+def _name_of_item(path: str, spec: GangSpec) -> str | None:
+    """Return the name of the container or volume in a path. The provider adds its own ones after those of the user."""
+    match = _ITEM_OF_POD.match(path)
+    if match is None or spec.roles is not None:
+        return None
+    items = user_template(spec, manifest_of(spec))["spec"].get(match[1]) or []
+    number = int(match[2])
+    return items[number].get("name") if number < len(items) else None
+
+
+def _below(tokens: Sequence[str], root: str) -> Sequence[str] | None:
+    """Return what follows the path of an object in a path; `None` if the path does not begin with it."""
+    wanted = _TOKEN.findall(root)
+    if not any(token.startswith("[") for token in tokens):
+        wanted = [token for token in wanted if not token.startswith("[")]
+    if len(tokens) < len(wanted):
+        return None
+    begins = all(one in (token, "[]") for token, one in zip(tokens, wanted, strict=False))
+    return tokens[len(wanted) :] if begins else None
 
 
 def _sources(spec: GangSpec) -> Iterator[tuple[str, str, Any]]:
@@ -149,25 +192,42 @@ def _sources(spec: GangSpec) -> Iterator[tuple[str, str, Any]]:
 
 def _named(get: Any, prefix: str) -> Iterator[tuple[str, str, Any]]:
     for path, parameter in _PARAMETERS.items():
-        if (value := get(parameter)) is not None:
+        value = get(parameter)
+        if parameter == "env" and isinstance(value, Mapping):
+            for name, variable in value.items():
+                yield f"{prefix}env.{name}", f"{path}[]", variable
+        elif value is not None:
             yield f"{prefix}{parameter}", path, value
 
 
-def _find(value: Any, tokens: Sequence[str]) -> str | None:
+def _find(value: Any, tokens: Sequence[str], name: str | None, json_type: str) -> str | None:
     """Return the path of a field in a value, with the indexes of the value; `None` if the value does not have it.
 
     Lists are merged by key, so an item may have another index than in the Job.
+
+    :param name: The name of the item in the first list; `None` if it is not known.
+    :param json_type: The JSON type of the field, or of one of its items; empty for any type.
     """
     if not tokens:
-        return ""
+        return _typed(value, json_type)
     if isinstance(value, Mapping):
-        below = _find(value[tokens[0]], tokens[1:]) if tokens[0] in value else None
+        below = _find(value[tokens[0]], tokens[1:], name, json_type) if tokens[0] in value else None
         return None if below is None else f".{tokens[0]}{below}"
     if not isinstance(value, (list, tuple)):
         return None
     rest = tokens[1:] if tokens[0].startswith("[") else tokens
-    found = ((number, _find(item, rest)) for number, item in enumerate(value))
+    named = ((number, item) for number, item in enumerate(value) if name is None or item.get("name") == name)
+    found = ((number, _find(item, rest, None, json_type)) for number, item in named)
     return next((f"[{number}]{below}" for number, below in found if below is not None), None)
+
+
+def _typed(value: Any, json_type: str) -> str | None:
+    """Return the path of the first value of this type: empty for the value itself, or that of one of its items."""
+    types = _JSON_TYPES.get(json_type, object)
+    if isinstance(value, types):
+        return ""
+    items = iter_scalars(value, "value")
+    return next((path.removeprefix("value") for path, item in items if isinstance(item, types)), None)
 
 
 def similar_field(path: str, root: str = "") -> str | None:
