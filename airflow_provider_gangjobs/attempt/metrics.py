@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, amounts_of, describe_use
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "gangjobs."
-USES: Final = ("queued", "assembling", "useful", "lost", "stopped")
-HOUR_USES: Final = ("useful", "lost", "waiting")
-"""Last parts of the names of metrics, and fields of `gang.outcome.time_use`."""
 
 
 def report_use(event: GangEvent, dag_id: str, task_id: str, task_log: Logger) -> None:
@@ -46,7 +43,8 @@ def report_use(event: GangEvent, dag_id: str, task_id: str, task_log: Logger) ->
     :param task_log: The log of the task.
     """
     if event.time_use is not None:
-        task_log.info("%s", describe_use(event.time_use, event.counts.get("ranks", 0) or len(event.ranks)))
+        ranks = event.counts.get("ranks", 0) or len(event.ranks)
+        task_log.info("Time used: %s", describe_use(event.time_use, event.requests, ranks))
     try:
         for name, value, tags in _metrics_of(event):
             airflow_stats().incr(f"{PREFIX}{name}", value, tags={"dag_id": dag_id, "task_id": task_id, **tags})
@@ -59,13 +57,14 @@ def _metrics_of(event: GangEvent) -> Iterator[tuple[str, int, dict[str, str]]]:
         yield "restarts", event.restarts_total, {}
     if event.time_use is None:
         return
-    for use in USES:
-        if seconds := round(getattr(event.time_use, f"{use}_s") or 0):
-            yield f"time_s.{use}", seconds, {}
-    for resource, hours in event.time_use.hours.items():
-        for use in HOUR_USES:
-            if seconds := round((getattr(hours, use) or 0.0) * 3600):
-                yield f"resource_s.{use}", seconds, {"resource": resource}
+    amounts = amounts_of(event.requests)
+    for name in TimeUse.__struct_fields__:
+        use, seconds = name.removesuffix("_s"), getattr(event.time_use, name) or 0.0
+        if whole := round(seconds):
+            yield f"time_s.{use}", whole, {}
+        for resource, amount in amounts.items():
+            if whole := round(seconds * amount):
+                yield f"resource_s.{use}", whole, {"resource": resource}
 
 
 def airflow_stats() -> Any:

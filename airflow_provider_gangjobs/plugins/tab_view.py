@@ -308,7 +308,8 @@ def _details_of_programs(report: SupervisorReport, restarts_max: int | None, end
     if restarts_max and report.total is not None:
         details["Restarts in place"] = f"{report.total} of {restarts_max}"
     if end is not None and end.time_use is not None:
-        details["Used for"] = describe_use(end.time_use, end.counts.get("ranks", 0) or len(end.ranks))
+        ranks = end.counts.get("ranks", 0) or len(end.ranks)
+        details["Time used"] = describe_use(end.time_use, end.requests, ranks)
     return details
 
 

@@ -459,13 +459,13 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
 
 
 def test_end_without_the_job_tells_what_the_time_was_used_for() -> None:
-    use = TimeUse(useful_s=10.0, lost_s=0.0, stopped_s=0.0, assembling_s=0.0, held_s=10.0, restarts=1)
+    use = TimeUse(useful_s=10.0, lost_s=0.0, waiting_s=0.0)
     end = build_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, counts=Counts(ranks=2), restarts_total=1, restarts_max=3)
 
     view = build_view(replace(LOCATOR, end=with_fields(end, time_use=use)), GangSnapshot(), at(60))
 
     assert ("Restarts in place", "1 of 3") in view.details
     assert (
-        "Used for",
-        "2 ranks x 10.0 s: 20.0 rank s, 20.0 useful, 0.0 lost in 1 restart, 0.0 waiting",
+        "Time used",
+        "20.0 rank s, of which 20.0 useful, 0.0 lost, 0.0 waiting",
     ) in view.details

@@ -92,7 +92,7 @@ async def test_summary_is_read_at_the_end_if_nothing_is_streamed(plane: VirtualC
     event = await waiting
     assert (event.restarts_total, event.restarts_max) == (1, 3)
     assert event.time_use is not None
-    assert (event.time_use.lost_s, event.time_use.stopped_s) == (2, 1.25)
+    assert event.time_use.lost_s == 2
 
 
 @in_virtual_time
@@ -114,7 +114,7 @@ async def test_gang_that_its_queue_has_stopped_has_the_restarts_since_it_runs_ag
     event = await waiting
     assert [(one.number, one.rank, one.kind) for one in event.restarts] == [(1, 0, "hung")]
     assert event.time_use is not None
-    assert (event.time_use.lost_s, event.time_use.stopped_s) == (5, 4)
+    assert event.time_use.lost_s == 5
 
 
 @in_virtual_time

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.attempt.metrics import (
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-from airflow_provider_gangjobs.gang.outcome.time_use import ResourceHours, TimeUse
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -126,22 +126,19 @@ async def test_harvest_of_a_gang_is_counted(connection: str, server: socket.sock
 
 
 async def test_use_of_time_is_sent_at_the_end_of_a_gang(server: socket.socket) -> None:
-    use = TimeUse(
-        queued_s=5.0, useful_s=60.0, lost_s=7.4, hours={"cpu": ResourceHours(total=0.2, useful=0.1, lost=0.05)}
-    )
+    use = TimeUse(useful_s=60.0, lost_s=7.4, waiting_s=0.0)
     ref = GangRef("team", "train-0", "uid")
-    event = build_event(ref, Status.SUCCEEDED, Phase.SUCCEEDED, restarts_total=2, time_use=use)
+    event = build_event(ref, Status.SUCCEEDED, Phase.SUCCEEDED, restarts_total=2, time_use=use, requests={"cpu": "6"})
 
     report_use(event, "dag", "train", logging.Logger("task"))
 
     found = await received(server, "airflow.gangjobs.resource_s.lost")
     assert found == {
         "airflow.gangjobs.restarts": "2|c",
-        "airflow.gangjobs.time_s.queued": "5|c",
         "airflow.gangjobs.time_s.useful": "60|c",
         "airflow.gangjobs.time_s.lost": "7|c",
         "airflow.gangjobs.resource_s.useful": "360|c",
-        "airflow.gangjobs.resource_s.lost": "180|c",
+        "airflow.gangjobs.resource_s.lost": "44|c",
     }
 
 

@@ -205,13 +205,8 @@ def with_history(
     if event.status is Status.RUNNING:
         return event
     report = report or SupervisorReport()
-    use = time_use_of(
-        event.times,
-        event.requests,
-        succeeded=event.status is Status.SUCCEEDED,
-        restarts_max=restarts_max,
-        report=report,
-    )
+    succeeded = event.status is Status.SUCCEEDED
+    use = time_use_of(event.times, succeeded=succeeded, restarts_max=restarts_max, report=report)
     notes = event.notes
     if event.status is Status.FAILED and (note := describe_restarts(report, restarts_max or 0)):
         notes = (*notes, note)
