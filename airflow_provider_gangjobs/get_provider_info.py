@@ -43,7 +43,7 @@ _END_FROM_TRIGGER: dict[str, Any] = {
 _SWEEP_GRACE: dict[str, Any] = {
     "description": (
         "For how many seconds nobody may follow a gang before a triggerer asks Airflow whether the task of the gang "
-        "has ended, and ends or releases the gang. A live gang waits at most 120 seconds, if the Role allows Leases.\n"
+        "has ended, and ends or releases the gang. A live gang waits at most 120 seconds.\n"
     ),
     "version_added": "0.1.0",
     "type": "integer",

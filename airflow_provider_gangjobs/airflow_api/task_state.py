@@ -12,15 +12,17 @@ each event names the task instance that has waited for it.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote_plus
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow.sdk.types import Logger
 
@@ -83,26 +85,33 @@ def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: L
     if task_instance is None:  # `dag.test()` runs a trigger without a task instance
         return AbsentState.UNKNOWN
     map_index = -1 if task_instance.map_index is None else task_instance.map_index
-    states = _ask_for_states(task_instance, ask, log, map_index=map_index)
-    if states is None:
-        return AbsentState.UNKNOWN
-    # At most one: a task instance is identified by its DAG, run, task and map index.
-    for state in states.values():
-        return _state_text(state)
-    return AbsentState.GONE
+    run_id = task_instance.run_id
+    task = task_instance.dag_id, task_instance.task_id
+    states = _ask_for_states(ask, log, task, [run_id], map_index=map_index)
+    return AbsentState.UNKNOWN if states is None else _only_state(states.get(run_id, {}))
 
 
 def _ask_for_states(
-    instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger, **map_index: int
-) -> Mapping[str, Any] | None:
-    """Return the states of the instances of a task by the names that Airflow gives them. `None` if they are unknown."""
+    ask: Callable[..., Mapping[str, Any]], log: Logger, task: tuple[str, str], run_ids: Sequence[str], **map_index: int
+) -> Mapping[str, Mapping[str, Any]] | None:
+    """Return the states of the instances of a task, by their runs and by the names that Airflow gives them.
+
+    Airflow names a mapped instance `<task id>_<map index>`, which may be the id of another task. So a question names
+    one task. `None` if the states are unknown.
+    """
+    dag_id, task_id = task
     try:
-        states = ask(dag_id=instance.dag_id, task_ids=[instance.task_id], run_ids=[instance.run_id], **map_index)
+        return ask(dag_id=dag_id, task_ids=[task_id], run_ids=list(run_ids), **map_index)
     except Exception:
         log.exception("Airflow could not be asked for the state of the task")
         return None
-    found: Mapping[str, Any] = states.get(instance.run_id, {})
-    return found
+
+
+def _only_state(states: Mapping[str, Any]) -> str:
+    """Return the state of an instance that was asked about by DAG, run, task and map index: there is at most one."""
+    for state in states.values():
+        return _state_text(state)
+    return AbsentState.GONE
 
 
 def _knows(ask: Callable[[], object], report: Callable[..., object], what: str) -> bool | None:
@@ -173,12 +182,15 @@ INSTANCES_PER_STATE: Final = 50
 """Airflow reads so many instances of a task within the time that one more request of a triggerer takes. Its supervisor
 handles one request between two rounds of queries of its database."""
 SIZES_MAX: Final = 1000
+RUN_IDS_CHARACTERS_MAX: Final = 32 * 1024
+"""How long the run ids of a request may be. The request has them in its URL, which has at most 64 KiB."""
 
 
 async def read_task_state(task_instance: Any, log: Logger) -> str:
     """Return the state of a task instance, or a value of `AbsentState`. Never raises.
 
-    The answer is newer than the call. Calls for instances of one task that wait at the same time share one request.
+    The answer is newer than the call. Calls for instances of one task that wait at the same time share a request, also
+    those of several runs.
 
     :param task_instance: Has `dag_id`, `run_id`, `task_id` and `map_index`. `None` is unknown.
     """
@@ -192,10 +204,10 @@ async def read_task_state(task_instance: Any, log: Logger) -> str:
 class _Question(NamedTuple):
     """What is asked next about one task."""
 
-    instances: dict[int, Any]
-    """The task instances by their map index."""
-    answer: asyncio.Task[Mapping[int, str]]
-    """Returns the states by map index."""
+    instances: set[tuple[str, int]]
+    """The run id and the map index of each instance."""
+    answer: asyncio.Task[Mapping[tuple[str, int], str]]
+    """Returns the states of these instances."""
 
 
 class _Questions:
@@ -203,39 +215,76 @@ class _Questions:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._next: dict[tuple[str, ...], _Question] = {}
+        self._next: dict[tuple[str, str], _Question] = {}
         self._sizes: dict[tuple[str, ...], int] = {}
-        """How many instances a task had, as far as Airflow has said it."""
+        """How many instances a task had in a run, as far as Airflow has said it."""
 
     async def state_of(self, instance: Any, log: Logger) -> str:
-        key = instance.dag_id, instance.run_id, instance.task_id
-        map_index = -1 if instance.map_index is None else instance.map_index
-        question = self._next.get(key)
+        task = instance.dag_id, instance.task_id
+        asked = instance.run_id, -1 if instance.map_index is None else instance.map_index
+        question = self._next.get(task)
         if question is None or question.answer.done():
-            instances: dict[int, Any] = {}
-            answer = asyncio.create_task(self._answer(key, instances, log), name="state of a task")
-            question = self._next[key] = _Question(instances, answer)
-        question.instances[map_index] = instance
+            instances: set[tuple[str, int]] = set()
+            answer = asyncio.create_task(self._answer(task, instances, log), name="state of a task")
+            question = self._next[task] = _Question(instances, answer)
+        question.instances.add(asked)
         states = await asyncio.shield(question.answer)
-        return states.get(map_index, AbsentState.GONE)
+        return states[asked]
 
-    async def _answer(self, key: tuple[str, ...], instances: dict[int, Any], log: Logger) -> Mapping[int, str]:
+    async def _answer(
+        self, task: tuple[str, str], instances: set[tuple[str, int]], log: Logger
+    ) -> Mapping[tuple[str, int], str]:
         async with self._turn:
-            del self._next[key]  # who asks from now on needs a later answer
-            return await sync_to_async(self._ask)(key, instances, log)
+            del self._next[task]  # who asks from now on needs a later answer
+            return await sync_to_async(self._ask)(task, instances, log)
 
-    def _ask(self, key: tuple[str, ...], instances: dict[int, Any], log: Logger) -> Mapping[int, str]:
-        ask = RuntimeTaskInstance.get_task_states
-        size = self._sizes.get(key, max(instances) + 1)
-        if len(instances) == 1 or size > len(instances) * INSTANCES_PER_STATE:
-            return {index: read_state(instance, ask, log) for index, instance in instances.items()}
-        states = _ask_for_states(next(iter(instances.values())), ask, log)
-        if states is None:
-            return dict.fromkeys(instances, AbsentState.UNKNOWN)
-        self._sizes[key] = len(states)
+    def _ask(
+        self, task: tuple[str, str], instances: set[tuple[str, int]], log: Logger
+    ) -> Mapping[tuple[str, int], str]:
+        indexes: dict[str, list[int]] = defaultdict(list)
+        for run_id, map_index in sorted(instances):
+            indexes[run_id].append(map_index)
+        runs: dict[int | None, list[str]] = defaultdict(list)
+        for run_id, asked in indexes.items():
+            size = self._sizes.get((*task, run_id), max(asked) + 1)
+            is_whole = len(asked) > 1 and size <= len(asked) * INSTANCES_PER_STATE
+            for index in [None] if is_whole else asked:
+                runs[index].append(run_id)
+        answers: dict[tuple[str, int], str] = {}
+        for index, run_ids in runs.items():
+            for some in _requests_of(run_ids):
+                filters = {} if index is None else {"map_index": index}
+                states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, task, some, **filters)
+                for run_id in some:
+                    wanted = indexes[run_id] if index is None else [index]
+                    if states is None:
+                        found = dict.fromkeys(wanted, str(AbsentState.UNKNOWN))
+                    elif index is None:
+                        found = self._all_states(task, run_id, states.get(run_id, {}))
+                    else:
+                        found = {index: _only_state(states.get(run_id, {}))}
+                    answers |= {(run_id, one): found.get(one, AbsentState.GONE) for one in wanted}
+        return answers
+
+    def _all_states(self, task: tuple[str, str], run_id: str, states: Mapping[str, Any]) -> dict[int, str]:
+        self._sizes[*task, run_id] = len(states)
         if len(self._sizes) > SIZES_MAX:
             del self._sizes[next(iter(self._sizes))]
-        return _by_map_index(key[-1], states)
+        return _by_map_index(task[1], states)
+
+
+def _requests_of(run_ids: Iterable[str]) -> Iterator[list[str]]:
+    """Return the run ids in groups, each of which fits into the URL of a request."""
+    some: list[str] = []
+    characters = 0
+    for run_id in run_ids:
+        length = len(f"&run_ids={quote_plus(run_id)}")
+        if some and characters + length > RUN_IDS_CHARACTERS_MAX:
+            yield some
+            some, characters = [], 0
+        some.append(run_id)
+        characters += length
+    yield some
 
 
 KEY: Final = "task_instance"

@@ -108,14 +108,6 @@ def configure_tidy(parser: argparse.ArgumentParser) -> None:
         help="minimum age, such as 30m, 2h or 1d; default: 1h",
     )
     parser.add_argument(
-        "--end-unowned",
-        type=parse_age,
-        metavar="AGE",
-        help="also end gangs that run, are at least this old, and that no triggerer has followed for this long. "
-        "Airflow is not asked whether their tasks still want them: use it only while the triggerers run, or when "
-        "Airflow is gone, and not where tasks with deferrable=False wait for gangs",
-    )
-    parser.add_argument(
         "--dry-run", action="store_true", help="only print what the command would do with each gang, and why"
     )
     parser.set_defaults(run=tidy)
@@ -162,7 +154,6 @@ async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[Cleanu
         namespace,
         follow=lambda ref: follow(gangs.client.config, ref),
         older_than=options.older_than,
-        end_unowned=options.end_unowned,
         dry_run=options.dry_run,
     )
     return tidied, swept

@@ -241,17 +241,15 @@ def leaks(options: argparse.Namespace) -> int:
     """Show what stays in the cluster, and return 1 if any of it is a leak, else 0."""
     from airflow_provider_gangjobs.tracking.overview import find_leaks
 
-    async def read(gangs: GangService) -> tuple[list[Leak], str, datetime]:
+    async def read(gangs: GangService) -> tuple[list[Leak], datetime]:
         namespace = selected_namespace(options, gangs)
-        found, unknown = await find_leaks(gangs.client, namespace, grace=options.older_than)
+        found = await find_leaks(gangs.client, namespace, grace=options.older_than)
         if not found:
             await require_namespace(gangs, namespace)
-        return found, unknown, gangs.client.server_clock.now()
+        return found, gangs.client.server_clock.now()
 
-    found, unknown, now = run_on_cluster(options, read)
+    found, now = run_on_cluster(options, read)
     print_rows(found, _leak_listing(now), options.output)
-    if unknown:
-        print(f"gangjobs: it is unknown who follows the gangs: {unknown}", file=sys.stderr)
     return int(any(leak.is_leak for leak in found))
 
 

@@ -1,8 +1,8 @@
 """Sweeper: the task that sweeps one namespace while gangs are followed there, from the informers of the followers.
 
-A look sends no request unless there is something to do: the watches of Jobs and pods exist for the followers anyway.
-The informers forget the gangs that are settled, because an ended Job may be kept for a week. `sweep_totals` counts what
-all sweeps of one event loop have done, for metrics.
+A look sends no request to Kubernetes unless there is something to do: the watches of Jobs and pods exist for the
+followers anyway. The informers forget the gangs that are settled, because an ended Job may be kept for a week.
+`sweep_totals` counts what all sweeps of one event loop have done, for metrics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.leases import Leases
 from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep, log_swept
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.kube.views import JobView, PodView
@@ -96,11 +95,6 @@ class NamespaceSweeper:
     """Returns the name of an object's gang: the index of the informers of the followers."""
     _idle_since_s: float | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        sweep = self.sweep
-        self._leases = Leases(self.namespace, sweep.installation, look_every_s=sweep.look_every_s, clock=sweep.clock)
-        self.sweep.others = self._leases.others
-
     async def run(self) -> None:
         """Sweep until there is nothing to do. Raises what `read_config` raises if nobody follows a gang."""
         while True:
@@ -131,8 +125,6 @@ class NamespaceSweeper:
                     return False
                 if not is_synced:
                     continue
-                if self.followed():
-                    await self._leases.renew(client, self.followed())
                 totals = sweep_totals()
                 totals[SweepCounter.LOOKS] += 1
                 try:
@@ -147,10 +139,8 @@ class NamespaceSweeper:
                     continue
                 if self.followed() or self.sweep.has_more:
                     self._idle_since_s = None
-                else:
-                    await self._leases.delete(client)
-                    if self._has_idled():
-                        return True
+                elif self._has_idled():
+                    return True
         return False
 
     def _has_idled(self) -> bool:

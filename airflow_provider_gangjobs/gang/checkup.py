@@ -104,7 +104,6 @@ _REQUIRED: Final = (
     (_PLUGIN, "scheduling.x-k8s.io", "podgroups", "create get delete", "run gangs that the coscheduling plugin places"),
 )
 _OPTIONAL: Final = (
-    (BASE, "coordination.k8s.io", "leases", "create list patch delete", "name the gangs that a triggerer follows"),
     (BASE, "", "namespaces", "get", "name the folders of checkpoints"),
     (BASE, "", "services", "delete", _DROP),
     (BASE, "", "configmaps", "delete", _DROP),
@@ -292,24 +291,15 @@ def judge_held_pods(pods: Sequence[str]) -> Finding:
     return problem(check, what, "Run gangjobs release --gang JOB for each of these Jobs")
 
 
-def judge_installations(gangs: Counter[str], followers: Mapping[str, Collection[str]]) -> Finding:
+def judge_installations(gangs: Counter[str]) -> Finding:
     """Judge the Airflow installations whose gangs are in the namespace.
 
     :param gangs: The number of gangs by the id of their installation; an empty id is that of no id.
-    :param followers: The hosts of the triggerers that follow gangs, by the id of their installation.
     """
     check = "installations"
     if gangs[""] and len(gangs) > 1:
         what = f"{pluralize(gangs[''], 'gang')} of no installation id beside gangs of {_names(gangs)}"
         return problem(check, what, "Give each Airflow an id of its own: [gangjobs] installation_id")
-    several = {name: sorted(hosts) for name, hosts in followers.items() if len(hosts) > 1}
-    if several:
-        name, hosts = next(iter(several.items()))
-        who = f"installation {name}" if name else "the installation without an id"
-        what = (
-            f"triggerers on {', '.join(hosts)} follow gangs of {who}, and a cluster cannot show if they are one Airflow"
-        )
-        return unknown(check, what, "If they are of two Airflows, give each an id of its own")
     return ok(check, f"gangs of {_names(gangs)}" if +gangs else "no gangs")
 
 

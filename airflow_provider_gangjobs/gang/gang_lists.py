@@ -22,15 +22,13 @@ A leak is what stays in a cluster although nobody may need it:
 
 | kind | what stays |
 |---|---|
-| `not followed` | the gang of a task is live, and no process says that it follows the gang |
 | `incomplete` | the submission stopped half-way |
 | `held pods` | pods of a gang that is over, or whose Job is gone, wait for somebody to record their outcomes |
 | `undelivered` | a gang of a task has succeeded, and Airflow did not get its outcome |
 | `kept for ever` | a Job has ended, and nothing deletes it |
 | `kept` | a Job has ended, and Kubernetes deletes it later |
 
-Everything but `kept` is a leak. A gang of a submission id is not judged by its followers: they write no Lease. What
-happens within the grace is no leak, because triggerers act after the grace.
+Everything but `kept` is a leak. What happens within the grace is no leak, because triggerers act after the grace.
 """
 
 from __future__ import annotations
@@ -307,7 +305,6 @@ def _is_of_task(job: StoredGang, words: Sequence[str]) -> bool:
 class LeakKind(StrEnum):
     """What stays. The values are part of the output of `gangjobs leaks` and are never renamed."""
 
-    NOT_FOLLOWED = "not followed"
     INCOMPLETE = "incomplete"
     HELD_PODS = "held pods"
     UNDELIVERED = "undelivered"
@@ -316,7 +313,6 @@ class LeakKind(StrEnum):
 
 
 _REMEDIES = {
-    LeakKind.NOT_FOLLOWED: "Check that a triggerer runs. `gangjobs cancel` ends the gang.",
     LeakKind.INCOMPLETE: "Run `gangjobs tidy`, or run the task again.",
     LeakKind.HELD_PODS: "Run `gangjobs tidy`, which records the outcomes and releases the pods.",
     LeakKind.UNDELIVERED: "Look at the state of the task. `gangjobs delete` deletes the gang with its outcomes.",
@@ -351,24 +347,19 @@ def find_leak(
     now: datetime,
     grace: timedelta,
     held_pods: int = 0,
-    is_followed: bool | None = None,
     is_half_submitted: bool = False,
 ) -> Leak | None:
     """Return what stays of a gang whose Job exists; `None` if nothing does. The first row of the table that fits wins.
 
     :param held_pods: How many of its pods the provider's finalizer holds.
-    :param is_followed: Whether a process says that it follows the gang; `None` if that is unknown.
     :param is_half_submitted: The submission has stopped half-way.
     """
     if is_half_submitted:
         return _leak(LeakKind.INCOMPLETE, job, "Its submission stopped half-way.", job.created_at)
     since = job.ended_at or job.created_at or now
-    if now - since < grace:
+    if now - since < grace or not job.is_over:
         return None
     is_of_task = job.task_key is not None and not job.is_dropped
-    if not job.is_over:
-        is_leak = is_of_task and is_followed is False and not job.is_delivered
-        return _leak(LeakKind.NOT_FOLLOWED, job, "It is live, and no triggerer follows it.", since) if is_leak else None
     if held_pods:
         held = f"It is over, and {pluralize(held_pods, 'pod')} {'is' if held_pods == 1 else 'are'} not recorded yet."
         return _leak(LeakKind.HELD_PODS, job, held, since)

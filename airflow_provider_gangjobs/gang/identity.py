@@ -285,9 +285,6 @@ VALUES_CHARACTERS_MAX: Final = 6000
 """How long the values of one selector may be in a URL. Proxies accept URLs of 8 KiB by default."""
 _COMMA_CHARACTERS: Final = len("%2C")
 
-FOLLOWERS: Final = f"{keys.LABEL_PURPOSE}={ObjectPurpose.FOLLOWER}"
-"""Selects the Leases in which processes name the gangs that they follow."""
-
 
 def gang_selector(name: str) -> str:
     return f"{keys.LABEL_GANG}={name}"

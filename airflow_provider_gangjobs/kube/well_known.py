@@ -99,9 +99,6 @@ ANNOTATION_TTL: Final = f"{PREFIX}/ttl-after-finished"
 ANNOTATION_RANK_OFFSET: Final = f"{PREFIX}/rank-offset"
 """Rank in the gang of the first rank of a role. On the pods of a gang with roles."""
 
-ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
-"""The gangs that a process follows, in the format of `ending.leases`. On a Lease."""
-
 ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 """Name of the container whose exit code and termination message are those of the rank. On the pods."""
 ANNOTATION_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
@@ -159,7 +156,5 @@ class ObjectPurpose(StrEnum):
     LEDGER = "ledger"
     UPLOAD = "upload"
     RENDEZVOUS = "rendezvous"
-    FOLLOWER = "follower"
-    """A Lease in which a process names the gangs that it follows."""
     WORKLOAD = "workload"
     PODGROUP = "podgroup"

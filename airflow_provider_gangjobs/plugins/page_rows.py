@@ -38,7 +38,6 @@ class PageGang:
     remedy: str = ""
     """What to do about a gang that failed; what to do about one that waits is on its tab."""
     requests: str = ""
-    followed_by: str = ""
     source: str = ""
     """Connection and namespace; empty for a gang that only Airflow's records show."""
     times: tuple[tuple[str, datetime], ...] = ()
@@ -81,7 +80,6 @@ def _page_gang(gang: ListedGang, source: str) -> PageGang:
             sentence=clean(found.summary if found else _describe_unread(row), SENTENCE_CHARACTERS_MAX),
             remedy=clean(found.remedy, SENTENCE_CHARACTERS_MAX) if found and row.has_failed else "",
             requests=format_requests(gang.requests),
-            followed_by=_format_followers(gang),
             source=source,
             times=tuple((name, at) for name, at in times if at is not None),
         )
@@ -90,14 +88,6 @@ def _page_gang(gang: ListedGang, source: str) -> PageGang:
 
 def _describe_unread(row: GangRow) -> str:
     return f"{to_sentence(row.reason)} {RANKS_NOT_READ}" if row.phase in FINAL_PHASES else NOT_EXPLAINED
-
-
-def _format_followers(gang: ListedGang) -> str:
-    if gang.row.phase in FINAL_PHASES:
-        return ""
-    if gang.followed_by is None:
-        return "unknown"
-    return clean(", ".join(gang.followed_by)) or "no triggerer"
 
 
 def _with_words(gang: PageGang) -> PageGang:

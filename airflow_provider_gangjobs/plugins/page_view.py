@@ -260,7 +260,6 @@ class GangLine:
     spans: tuple[tuple[str, float], ...]
     """What the gang did, and for how many seconds."""
     queue: str
-    followed_by: str
     mapped: tuple[GangLine, ...] = ()
     mapped_omitted: int = 0
 
@@ -409,7 +408,6 @@ def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
         ended=max(ended) if len(ended) == len(rows) else None,
         spans=(),
         queue=clean(_common({row.queue for row in rows})),
-        followed_by=_common({gang.followed_by for gang in ordered} - {""}),
         mapped=tuple(_line_of_gang(gang, now) for gang in ordered[:MAPPED_ROWS_MAX]),
         mapped_omitted=len(ordered[MAPPED_ROWS_MAX:]),
     )
@@ -435,7 +433,6 @@ def _line_of_gang(gang: PageGang, now: datetime) -> GangLine:
         ended=row.ended_at,
         spans=tuple(_spans(gang, now)),
         queue=clean(row.queue),
-        followed_by=gang.followed_by,
     )
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import yaml
@@ -22,20 +21,18 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, LEASES, Resource
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.cluster.served_resources import read_api_group, review
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang import checkup
 from airflow_provider_gangjobs.gang.checkup import CONTROLLER_SILENT_S, Finding, Health, Right, ok, problem, unknown
-from airflow_provider_gangjobs.gang.identity import FOLLOWERS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.external import SEPARATE_SCHEDULERS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.text import to_one_line
-from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
 from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow
 from airflow_provider_gangjobs.submission.capabilities import probe_job
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
@@ -256,7 +253,7 @@ async def check_leftovers(service: GangService, what: Examination) -> Sequence[F
         checkup.judge_half_submitted(half),
         checkup.judge_controller(silent),
         checkup.judge_held_pods(orphans),
-        checkup.judge_installations(installations, await _followers(service, what.namespace)),
+        checkup.judge_installations(installations),
     ]
 
 
@@ -266,16 +263,6 @@ def _is_ignored(gang: StoredGang, now: datetime) -> bool:
     if main.is_suspended or gang.is_ended or main.started_at is not None or main.created_at is None:
         return False
     return (now - main.created_at).total_seconds() > CONTROLLER_SILENT_S
-
-
-async def _followers(service: GangService, namespace: str) -> Mapping[str, set[str]]:
-    """Return the hosts of the triggerers that follow gangs, by installation; none if the Leases may not be read."""
-    hosts: dict[str, set[str]] = defaultdict(set)
-    with suppress(Forbidden, NotFound):
-        for lease in await service.client.list(LEASES, namespace, label_selector=FOLLOWERS):
-            installation = lease["metadata"]["labels"].get(LABEL_INSTALLATION, "")
-            hosts[installation].add(str(lease["spec"].get("holderIdentity") or "").partition("/")[0])
-    return hosts
 
 
 async def check_placement(service: GangService, what: Examination) -> Sequence[Finding]:

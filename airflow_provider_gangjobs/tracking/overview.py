@@ -4,7 +4,7 @@ The Jobs are listed page by page. What explains why gangs wait is read for all o
 pages of the pods that wait, and as many of Kueue's Workloads. A gang that these do not explain has no diagnosis, since
 unknown is a third answer; `tracking.explanation` reads one gang as a whole.
 
-Leaks are read from the Jobs, the held pods, and the Leases of triggerers. The rules are `gang.gang_lists`;
+Leaks are read from the Jobs and the held pods. The rules are `gang.gang_lists`;
 `ending.sweep` has those of triggerers and `gangjobs tidy`. Nothing is changed.
 """
 
@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.ending.leases import FollowerLease, read_leases
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.ending.sweep import held_by_gang, last_sign
 from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, Leak, find_leak, leak_of_pods, row_of, use_by_dag
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.observation import observe_counters
-from airflow_provider_gangjobs.gang.state.ownership import LIVE_GRACE
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import is_held, pods_of
@@ -39,8 +37,8 @@ from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from airflow_provider_gangjobs.tracking.wait_evidence import recent_cluster_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import timedelta
     from decimal import Decimal
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -49,17 +47,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
-async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta) -> tuple[list[Leak], str]:
-    """Return what stays in a namespace, or in the cluster, and why it is unknown who follows the gangs.
-
-    The second value is empty if the Leases of the triggerers could be read.
+async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta) -> list[Leak]:
+    """Return what stays in a namespace, or in the cluster.
 
     Raises:
         ClusterError: The Jobs or the pods could not be listed.
     """
     held = await held_pods(client, namespace)
     jobs = await list_gangs(client, namespace)
-    is_followed, unknown = await _read_followers(client, namespace)
     now = client.server_clock.now()
     leaks = []
     for job in jobs:
@@ -68,7 +63,6 @@ async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta)
             now=now,
             grace=grace,
             held_pods=len(held.pop(job.ref, ())),
-            is_followed=is_followed(job.ref),
             is_half_submitted=is_half_submitted(job, now=now, older_than=grace),
         )
         leaks += [leak] if leak else []
@@ -76,7 +70,7 @@ async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta)
         since = max(last_sign(pod, now) for pod in pods)
         if now - since >= grace:
             leaks.append(leak_of_pods(ref.namespace, ref.name, len(pods), since))
-    return leaks, unknown
+    return leaks
 
 
 async def held_pods(client: Client, namespace: str | None) -> dict[GangRef, list[PodView]]:
@@ -92,26 +86,10 @@ async def held_pods(client: Client, namespace: str | None) -> dict[GangRef, list
     return held_by_gang(held)
 
 
-async def _read_followers(client: Client, namespace: str | None) -> tuple[Callable[[GangRef], bool | None], str]:
-    try:
-        leases = await _read_valid_leases(client, namespace)
-    except ClusterError as error:
-        return (lambda _: None), str(error)
-    return (lambda ref: any(lease.names(ref) for lease in leases)), ""
-
-
-async def _read_valid_leases(client: Client, namespace: str | None) -> list[FollowerLease]:
-    leases = await read_leases(client, namespace)
-    now = client.server_clock.now()
-    return [lease for lease in leases if lease.is_valid(now)]
-
-
 PAGES_MAX: Final = 2
 """How many pages of waiting pods, and of Kueue's Workloads, are read: 500 objects each."""
 QUEUES_MAX: Final = 20
 """In how many queues of Kueue positions are read, at most once a minute each."""
-NAMED_WITHIN: Final = LIVE_GRACE
-"""After how long a process has named a new gang that it follows."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +101,6 @@ class ListedGang:
     """`None` if what was read does not explain why the gang waits or failed."""
     requests: Mapping[str, str] = field(default_factory=dict)
     """What all ranks request together: resource -> quantity; empty if the Job does not say."""
-    followed_by: tuple[str, ...] | None = None
-    """The processes that follow the gang; `None` if that is unknown, as it is of a new gang that no Lease names yet."""
     version: str = ""
     """`resourceVersion` of the Job, if the Job alone decides about the row and the diagnosis; else empty."""
 
@@ -159,9 +135,6 @@ class _Evidence:
     """By the uid of the object that Kueue admits."""
     has_all_workloads: bool = False
     positions: dict[str, int | None] = field(default_factory=dict)
-    leases: Sequence[FollowerLease] | None = None
-    named_until: datetime | None = None
-    """A gang that was submitted later may have a follower whose Lease does not name it yet."""
     free: Mapping[str, Decimal] = field(default_factory=dict)
 
 
@@ -189,10 +162,6 @@ async def read_overview(
     queued = [job for job in waiting if waits_for_kueue(job)]
     if queued:
         await _read_workloads(client, namespace, queued, evidence)
-    if any(not job.is_over for job in jobs):
-        with suppress(ClusterError):
-            evidence.leases = await _read_valid_leases(client, namespace)
-        evidence.named_until = client.server_clock.now() - NAMED_WITHIN
     return await asyncio.to_thread(judge, jobs, evidence, before or Overview())
 
 
@@ -262,23 +231,15 @@ def judge(jobs: Sequence[StoredGang], evidence: _Evidence, before: Overview) -> 
 
 def _listed(job: StoredGang, evidence: _Evidence, known: ListedGang | None) -> ListedGang:
     version = job.view.metadata.resource_version
-    if known is None or known.version != version:
-        row = row_of(job)
-        is_alone = not job.has_roles and row.phase in _OF_JOB_ALONE
-        known = ListedGang(row, _diagnose(job, evidence), job.requests, version=version if is_alone else "")
-    return replace(known, followed_by=() if job.is_over else _followers(job.ref, known.row, evidence))
+    if known is not None and known.version == version:
+        return known
+    row = row_of(job)
+    is_alone = not job.has_roles and row.phase in _OF_JOB_ALONE
+    return ListedGang(row, _diagnose(job, evidence), job.requests, version=version if is_alone else "")
 
 
 _OF_JOB_ALONE: Final = frozenset({Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED})
 """The phases in which nothing but the Job is needed for a row and a diagnosis."""
-
-
-def _followers(ref: GangRef, row: GangRow, evidence: _Evidence) -> tuple[str, ...] | None:
-    if evidence.leases is None:
-        return None
-    named = tuple(lease.holder or lease.name for lease in evidence.leases if lease.names(ref))
-    is_new = evidence.named_until is None or row.submitted_at > evidence.named_until
-    return None if is_new and not named else named
 
 
 def _diagnose(job: StoredGang, evidence: _Evidence) -> Diagnosis | None:

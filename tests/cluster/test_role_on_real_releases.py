@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.ending.delete_gang import deliver
 from airflow_provider_gangjobs.ending.kill import KillResult
-from airflow_provider_gangjobs.ending.leases import Leases
-from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S, sweep_once
+from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.ownership import TaskEnd
 from airflow_provider_gangjobs.service import GangService, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
@@ -106,24 +108,22 @@ async def test_gangs_that_nobody_follows_are_swept(tenant: Tenant, gangs: GangSe
     key = TaskKey("dag", "orphan", "task", installation="prod")
     spec = gang_spec(2, code=SLEEP, cpu=SMALL)
     orphan = (await gangs.submit(spec, key=key, claim="somebody", policies=policies)).ref
-    triggerer, other = (
-        Leases(tenant.namespace, "prod", look_every_s=LOOK_EVERY_S, clock=gangs.client.clock) for _ in range(2)
-    )
-    await other.renew(gangs.client, [orphan])
 
-    follows = await triggerer.others(gangs.client)
-    assert follows is not None
-    assert follows(orphan)
-    await other.delete(gangs.client)
-    swept = await sweep_once(
-        gangs.client,
-        tenant.namespace,
+    async def ask(_: TaskKey) -> TaskEnd:
+        return TaskEnd.ENDED
+
+    hours = itertools.count(step=3600)
+    sweep = Sweep(
+        "prod",
+        is_followed=lambda _: False,
+        ask=ask,
         follow=lambda ref: follow(tenant.config, ref),
-        older_than=timedelta(0),
-        end_unowned=timedelta(0),
+        clock=Clock(monotonic=lambda: float(next(hours))),
     )
+    swept = []
+    for _ in range(3):
+        swept += await sweep.run(gangs.client, await NamespaceView.read(gangs.client, tenant.namespace))
     assert [(gang.ref, gang.error) for gang in swept] == [(orphan, "")]
-    assert ("coordination.k8s.io", "leases", "list") in tenant.used_permissions()
     assert_within_role(tenant)
 
 

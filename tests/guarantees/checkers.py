@@ -53,9 +53,9 @@ GRACE_S: Final = 120.0
 """How long the end of pods, and the release of held pods, may take: a kill may take 120 s, and a node some seconds."""
 SWEEP_GRACE_S: Final = 3
 """`[gangjobs] sweep_grace` of an Airflow whose sweeps, too, end gangs within `GRACE_S`. The sweeps then look every 3 s.
-The Lease of a triggerer that was lost names its gangs for 7 looks, or an answer that the task has not ended holds for
-10. The next question comes 2 looks later, and its confirmation after 60 s and 1 look. Together this takes 99 s, and the
-end of the pods some seconds. With the default it takes up to 12 minutes."""
+An answer that the task has not ended holds for 5 looks. The next question comes 1 look later, and its confirmation
+after 60 s and 1 look. Together this takes 81 s, and the end of the pods some seconds. With the default it takes up to 8
+minutes."""
 
 
 class Guarantee(StrEnum):

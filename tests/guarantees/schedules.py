@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.triggerer import endings
 from airflow_provider_gangjobs.ending.sweep import LOOK_EVERY_S
-from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, LIVE_GRACE
+from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash
@@ -31,7 +31,7 @@ AFTER_WAKING_S = 30.0
 """How long a worker that continues may take to end a gang whose task has ended."""
 FOLLOW_REQUESTS = 3
 """How many requests a trigger sends to follow a gang that runs. The requests of a kill come next."""
-SWEPT_WITHIN_S = LIVE_GRACE.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
+SWEPT_WITHIN_S = ASK_AFTER.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
 """How long it takes until another triggerer has ended the gang of an ended task that nobody has ever followed."""
 SHORT_S, LONG_S = 30.0, 720.0
 """How long the programs run: their gang has ended, or still runs, when a process wakes."""

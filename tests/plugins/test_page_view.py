@@ -297,9 +297,9 @@ def test_event_that_names_no_end_is_no_end(status: Status) -> None:
 
 
 def test_wait_that_was_not_explained_is_not_guessed() -> None:
-    (line,) = view_of([replace(gang("a", Phase.ASSEMBLING), diagnosis=None, followed_by=None)]).lines
+    (line,) = view_of([replace(gang("a", Phase.ASSEMBLING), diagnosis=None)]).lines
 
-    assert (line.first.category, line.sentence, line.followed_by) == ("", NOT_EXPLAINED, "unknown")
+    assert (line.first.category, line.sentence) == ("", NOT_EXPLAINED)
 
 
 # -- bars ------------------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def hostile_view(text: str) -> GangsView:
     mapped = [gang(f"m{i}", text=text, **ids, map_index=i) for i in (0, 1)]
     ended = end("e", message=text, remedy=text, category=text, requests={text: text})
     use = DagUse(dag_id="etl", running=1, waiting=0, held={text: "1"}, wanted={text: "2"})
-    gangs = [replace(each, requests={text: text}, followed_by=(text,)) for each in (one, *mapped)]
+    gangs = [replace(each, requests={text: text}) for each in (one, *mapped)]
     view = view_of(gangs, ends=[ended], uses=[QueueUse(text, (use,))])
     return replace(view, filters=replace(view.filters, text=clean(text)), notes=(clean(text),))
 

@@ -87,8 +87,6 @@ def test_tidy_shows_the_decision_and_the_installation_of_each_gang(embedded: San
     gang = asyncio.run(submit_gang())
     assert main(["tidy", KUBECONFIG, kubeconfig, "--dry-run"]) == 0
     assert f"{gang} of installation prod: would leave, because" in capsys.readouterr().out
-    assert main(["tidy", KUBECONFIG, kubeconfig, "--end-unowned", "0s"]) == 0
-    assert f"{gang} of installation prod: end, because nobody has followed" in capsys.readouterr().out
 
 
 def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):

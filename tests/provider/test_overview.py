@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import httpx
@@ -11,7 +10,6 @@ import pytest
 from airflow_provider_gangjobs.gang.gang_lists import GangName
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.tracking import overview
 from airflow_provider_gangjobs.tracking.gang_listing import find_gangs
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 from gangjobs_sandbox.api.faults import FaultKind
@@ -71,7 +69,6 @@ def test_each_gang_has_the_diagnosis_that_its_job_and_waiting_pods_show(tonight:
     }
     (big,) = (gang for gang in found.gangs if gang.row.task_id == "big")
     assert big.requests == {"cpu": "12"}
-    assert big.followed_by is None, "a new gang may have a follower that has not named it yet"
     assert found.free["cpu"] > 0
     (use,) = (use for use in found.uses if not use.queue)
     assert [(dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for dag in use.dags] == [("etl", "200m", "12200m")]
@@ -102,11 +99,6 @@ def test_gang_whose_job_has_not_changed_is_not_judged_again(tonight: CliGangs) -
     assert is_kept == {"train": True, "load": True, "big": False, "kept": False}
 
 
-def test_gang_that_no_follower_has_named_in_time_has_none(tonight: CliGangs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "NAMED_WITHIN", timedelta(0))
-    assert {gang.followed_by for gang in tonight.run(read).gangs} == {()}
-
-
 def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> None:
     async def count(service: GangService) -> dict[str, int]:
         await read(service)
@@ -114,24 +106,21 @@ def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> N
 
     requests = tonight.run(count)
 
-    # Jobs, pods that wait, and Leases. Kueue is not installed, which is discovered once. Nodes and pods of the cluster
+    # Jobs, and pods that wait. Kueue is not installed, which is discovered once. Nodes and pods of the cluster
     # are read once a minute, and the rights to do so are asked for.
-    assert requests["list"] == 5
-    assert sum(requests.values()) <= 9
+    assert requests["list"] == 4
+    assert sum(requests.values()) <= 8
 
 
-@pytest.mark.parametrize("resource", ["pods", "leases"])
-def test_what_cannot_be_read_is_unknown(tonight: CliGangs, monkeypatch: pytest.MonkeyPatch, resource: str) -> None:
-    monkeypatch.setattr(overview, "NAMED_WITHIN", timedelta(0))
-    fault = {"kind": FaultKind.STATUS, "path": f"/namespaces/{tonight.namespace}/{resource}", "code": 403}
+def test_what_cannot_be_read_is_unknown(tonight: CliGangs) -> None:
+    fault = {"kind": FaultKind.STATUS, "path": f"/namespaces/{tonight.namespace}/pods", "code": 403}
     headers = {"Authorization": f"Bearer {tonight.sandbox.token}"}
     httpx.post(f"{tonight.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
 
     found = tonight.run(read)
 
     (big,) = (gang for gang in found.gangs if gang.row.task_id == "big")
-    assert (big.diagnosis is None) == (resource == "pods")
-    assert (big.followed_by is None) == (resource == "leases")
+    assert big.diagnosis is None
 
 
 def test_gangs_of_tasks_of_other_installations_are_left_out(tonight: CliGangs) -> None:

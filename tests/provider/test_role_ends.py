@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs import service
 from airflow_provider_gangjobs.ending.delete_gang import discard
 from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
-from airflow_provider_gangjobs.ending.sweep import sweep_once
+from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep, sweep_once
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
+from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
@@ -34,7 +35,7 @@ from tests.kills import kill
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
 from tests.provider.submission_cluster import KEY
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -58,23 +59,34 @@ async def gone(plane: VirtualControlPlane, ref: GangRef) -> None:
     await plane.until(lambda: not plane.pods(ref.name) and not jobs_of(plane, ref), within_s=300)
 
 
-async def sweep(plane: VirtualControlPlane, **options) -> list[str]:
+async def sweep(plane: VirtualControlPlane) -> list[str]:
     await asyncio.sleep(120)
     swept = await sweep_once(
         plane.client,
         NAMESPACE,
         follow=lambda ref: service.follow(plane.config, ref),
         older_than=LATER,
-        **options,
     )
     return [str(each.decision.action) for each in swept]
 
 
 @in_virtual_time
-async def test_sweep_ends_all_roles_of_a_gang_that_nobody_follows(plane):
+async def test_sweep_ends_all_roles_of_a_gang_whose_task_has_ended(plane):
     ref = await running(plane, key=PROD, policies=POLICIES)
     end(plane, ref, "leader")
-    assert await sweep(plane, end_unowned=LATER) == ["end"]
+
+    async def ask(_: object) -> TaskEnd:
+        return TaskEnd.ENDED
+
+    async def follow(_: GangRef) -> None:
+        raise AssertionError("a live gang is deleted, and not followed")
+
+    sweep = Sweep(PROD.installation, is_followed=lambda _: False, ask=ask, follow=follow, clock=loop_clock())
+    swept = []
+    for wait_s in (0, ASK_AFTER.total_seconds(), CONFIRM_AFTER.total_seconds()):
+        await asyncio.sleep(wait_s)
+        swept += await sweep.run(plane.client, await NamespaceView.read(plane.client, NAMESPACE))
+    assert [each.decision.action for each in swept] == [SweepAction.DELETE_LIVE]
     await gone(plane, ref)
 
 

@@ -1,4 +1,4 @@
-"""`gangjobs tidy` without Airflow releases pods without a follower, and ends a live gang only on request."""
+"""`gangjobs tidy` without Airflow releases pods without a follower, and ends no live gang."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from airflow_provider_gangjobs.cluster.resources import LEASES
-from airflow_provider_gangjobs.ending.leases import lease_body
 from airflow_provider_gangjobs.ending.sweep import sweep_once
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ON_KILL
 from airflow_provider_gangjobs.service import follow
-from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import JOBS
 from tests.provider.test_trigger_sweeping import submit
 from tests.provider.virtual_control_plane import NAMESPACE
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from tests.provider.virtual_control_plane import VirtualControlPlane
 
 pytestmark = in_virtual_time
@@ -79,38 +71,6 @@ async def test_live_gang_stays_however_old_it_is(plane):
     await asyncio.sleep(24 * HOUR_S)
     assert await sweep(plane) == {}
     assert plane.running_ranks("live") == 2
-
-
-async def test_live_gang_that_nobody_follows_is_ended_if_asked_for(plane):
-    submit(plane, "live")
-    await asyncio.sleep(HOUR_S)
-    assert await sweep(plane, end_unowned=2 * HOUR) == {}
-    assert await sweep(plane, end_unowned=HOUR) == {"live": SweepAction.DELETE_LIVE}
-    await plane.until(lambda: plane.job("live") is None, within_s=60)
-
-
-async def follow_by_lease(plane: VirtualControlPlane, ref: GangRef) -> None:
-    lease = lease_body("follower", "host", "prod", [ref], plane.clock.now(), timedelta(minutes=7))
-    await plane.client.create(LEASES, lease, NAMESPACE)
-
-
-@pytest.mark.parametrize(("lease_age_s", "ended"), [(HOUR_S / 2, False), (2 * HOUR_S, True)], ids=["valid", "old"])
-async def test_gang_that_a_lease_names_is_not_ended(plane, lease_age_s: float, ended: bool):
-    ref = submit(plane, "live")
-    await asyncio.sleep(HOUR_S)
-    await follow_by_lease(plane, ref)
-    await asyncio.sleep(lease_age_s)
-    await sweep(plane, end_unowned=HOUR)
-    job = plane.job("live")
-    assert (job is None or "deletionTimestamp" in job["metadata"]) is ended
-
-
-async def test_gang_that_its_policy_keeps_is_not_ended(plane):
-    submit(plane, "kept")
-    kept = {"metadata": {"annotations": {ANNOTATION_ON_KILL: "keep"}}}
-    plane.registry.patch(JOBS, "kept", NAMESPACE, kept, PatchKind.MERGE)
-    await asyncio.sleep(HOUR_S)
-    assert await sweep(plane, end_unowned=HOUR) == {}
 
 
 async def test_dry_run_decides_about_each_gang_and_changes_nothing(plane):

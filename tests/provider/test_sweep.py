@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.ending.kill import begin_kill
 from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S, NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
-from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE, SweepAction, TaskEnd
+from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 PROD, STAGING = (replace(KEY, installation=name) for name in ("prod", "staging"))
 DELETE = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
-GRACE_S, LIVE_GRACE_S = GRACE.total_seconds(), LIVE_GRACE.total_seconds()
+GRACE_S, ASK_AFTER_S = GRACE.total_seconds(), ASK_AFTER.total_seconds()
 MINUTE_S = CONFIRM_AFTER.total_seconds()
 
 ENDS = {True: TaskEnd.ENDED, False: TaskEnd.NOT_ENDED, None: TaskEnd.UNKNOWN}
@@ -162,55 +163,22 @@ async def test_gang_that_is_followed_stays_and_the_grace_begins_when_nobody_foll
     assert await sweeper.until_confirmed() == []
     sweeper.followed.clear()
     assert await sweeper.look(after_s=GRACE_S) == []
-    assert (await sweeper.look(after_s=GRACE_S - 1), sweeper.asked) == ([], 0)
+    assert (await sweeper.look(after_s=ASK_AFTER_S - 1), sweeper.asked) == ([], 0)
     assert uids(cluster) == [ref.uid]
 
 
-async def nobody(_: Any) -> Callable[[GangRef], bool]:
-    """The Leases name no gang."""
-    return lambda ref: False
-
-
-async def unreadable(_: Any) -> None:
-    """The Leases cannot be read."""
-
-
-async def test_gang_that_another_triggerer_follows_is_not_asked_about(cluster):
+async def test_gang_that_another_triggerer_follows_is_asked_about_and_stays_while_its_task_waits(cluster):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
-    sweeper = Sweeper(cluster)
-
-    async def others(_: Any) -> Callable[[GangRef], bool]:
-        return {ref}.__contains__
-
-    sweeper.sweep.others = others
+    sweeper = Sweeper(cluster, False)
     assert await sweeper.until_confirmed() == []
-    assert (uids(cluster), sweeper.asked) == ([ref.uid], 0)
+    assert (uids(cluster), sweeper.asked) == ([ref.uid], 1)
 
 
-async def test_settled_gang_that_a_lease_still_names_does_not_stop_the_sweep_of_others(cluster):
-    ended = (await cluster.submit(key=PROD, policies=DELETE)).ref
-    cluster.finish_job(ended.name)
-    live = (await cluster.submit(key=replace(PROD, task_id="other"), policies=DELETE)).ref
-    sweeper = Sweeper(cluster)
-    forgotten: list[str] = []
-
-    async def others(_: Any) -> Callable[[GangRef], bool]:
-        return {ended}.__contains__
-
-    sweeper.sweep.others, sweeper.sweep.forget = others, forgotten.append
-    assert await sweeper.until_confirmed() == [SweepAction.DELETE_LIVE]
-    assert (live.uid in uids(cluster), forgotten) == (False, [])
-
-
-@pytest.mark.parametrize(("lease", "after_s"), [("no Lease", LIVE_GRACE_S), ("unreadable", GRACE_S)])
-async def test_gang_that_no_lease_names_is_asked_about_soon_if_the_leases_can_be_read(
-    cluster, lease: str, after_s: float
-):
+async def test_live_gang_is_asked_about_soon(cluster):
     await cluster.submit(key=PROD, policies=DELETE)
     sweeper = Sweeper(cluster)
-    sweeper.sweep.others = nobody if lease == "no Lease" else unreadable
 
-    looks = [await sweeper.look(after_s=seconds) for seconds in (0, after_s - 1, 1, MINUTE_S)]
+    looks = [await sweeper.look(after_s=seconds) for seconds in (0, ASK_AFTER_S - 1, 1, MINUTE_S)]
 
     assert (looks, sweeper.asked) == ([[], [], [], [SweepAction.DELETE_LIVE]], 2)
 
@@ -219,7 +187,7 @@ async def test_gang_that_no_lease_names_is_asked_about_soon_if_the_leases_can_be
 async def test_shorter_grace_holds_for_live_gangs_too(cluster, grace_s: float):
     await cluster.submit(key=PROD, policies=DELETE)
     sweeper = Sweeper(cluster)
-    sweeper.sweep.others, sweeper.sweep.grace = nobody, timedelta(seconds=grace_s)
+    sweeper.sweep.grace = timedelta(seconds=grace_s)
 
     looks = [await sweeper.look(after_s=seconds) for seconds in (0, grace_s, MINUTE_S)]
 
@@ -230,14 +198,13 @@ async def test_task_that_has_not_ended_is_asked_about_less_often_the_longer_nobo
     """A user may end the task of a gang that was submitted just now before a triggerer follows the gang."""
     await cluster.submit(key=PROD, policies=DELETE)
     sweeper = Sweeper(cluster, False)
-    sweeper.sweep.others = nobody
     minutes = []
     for minute in range(40):
         before = sweeper.asked
         await sweeper.look(after_s=MINUTE_S if minute else 0)
         minutes += [minute] * (sweeper.asked - before)
 
-    assert minutes == [2, 4, 8, 16, 26, 36]
+    assert minutes == [2, 4, 8, 13, 18, 23, 28, 33, 38]
 
 
 async def test_many_gangs_are_asked_about_in_turn(cluster, monkeypatch: pytest.MonkeyPatch):
@@ -245,7 +212,6 @@ async def test_many_gangs_are_asked_about_in_turn(cluster, monkeypatch: pytest.M
     for number in range(5):
         await cluster.submit(key=replace(PROD, task_id=f"task-{number}"), policies=DELETE)
     sweeper = Sweeper(cluster)
-    sweeper.sweep.others = nobody
     asked: list[str] = []
 
     async def ask(key: Any) -> TaskEnd:
@@ -258,6 +224,37 @@ async def test_many_gangs_are_asked_about_in_turn(cluster, monkeypatch: pytest.M
         assert len(asked) <= 2 * max(0, minute - 1)
 
     assert len(set(asked[:5])) == 5
+
+
+async def test_gangs_of_one_task_are_asked_about_together(cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("airflow_provider_gangjobs.ending.sweep.QUESTIONS_PER_LOOK", 2)
+    monkeypatch.setattr("airflow_provider_gangjobs.ending.sweep.GANGS_PER_QUESTION", 3)
+    for number in range(10):
+        await cluster.submit(key=replace(PROD, run_id=f"run-{number}"), policies=DELETE)
+    sweeper = Sweeper(cluster)
+    asked, together = [], []
+
+    async def ask(key: Any) -> TaskEnd:
+        asked.append(key.run_id)
+        await asyncio.sleep(0)
+        together.append(len(asked))
+        return TaskEnd.NOT_ENDED
+
+    sweeper.sweep.ask = ask
+    await sweeper.look()
+    await sweeper.look(after_s=ASK_AFTER_S)
+
+    assert (len(set(asked)), set(together)) == (6, {6})
+
+
+async def test_no_further_question_is_asked_once_airflow_cannot_be_asked(cluster):
+    for number in range(3):
+        await cluster.submit(key=replace(PROD, task_id=f"task-{number}"), policies=DELETE)
+    sweeper = Sweeper(cluster, None)
+
+    looks = [await sweeper.look(after_s=seconds) for seconds in (0, ASK_AFTER_S)]
+
+    assert (looks, sweeper.asked, len(uids(cluster))) == ([[], []], 1, 3)
 
 
 async def test_two_installations_in_one_namespace_have_a_gang_each_and_sweep_their_own(cluster):

@@ -19,12 +19,11 @@ from airflow_provider_gangjobs.attempt.metrics import collect_sample
 from airflow_provider_gangjobs.attempt.triggerer.endings import sweep_grace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
-from airflow_provider_gangjobs.ending.leases import LOOKS_PER_WRITE, VALID_LOOKS, Leases, read_lease
 from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S
 from airflow_provider_gangjobs.ending.sweeper import LINGER_S, LOOKS_PER_CONNECTION
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, LIVE_GRACE
+from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, GRACE
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
@@ -36,11 +35,10 @@ from airflow_provider_gangjobs.kube.well_known import (
 from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
-from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import JOBS, LEASES
+from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.checkers import GRACE_S, SWEEP_GRACE_S
-from tests.provider.virtual_control_plane import NAMESPACE, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -52,12 +50,11 @@ pytestmark = in_virtual_time
 ENDED_GANGS = 30
 OBJECTS_OF_A_GANG = 4
 """A Job, two pods, and a PodGroup."""
-RENEW_EVERY_S = LOOKS_PER_WRITE * LOOK_EVERY_S
 WITHIN_S = GRACE.total_seconds() + 4 * LOOK_EVERY_S
-LIVE_WITHIN_S = LIVE_GRACE.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
-"""How long a sweep takes to end a live gang that no Lease names."""
-LOST_WITHIN_S = VALID_LOOKS * LOOK_EVERY_S + LIVE_WITHIN_S
-"""How long it takes if a triggerer was lost whose Lease names the gang."""
+LIVE_WITHIN_S = ASK_AFTER.total_seconds() + CONFIRM_AFTER.total_seconds() + 2 * LOOK_EVERY_S
+"""How long a sweep takes to end a live gang whose task has ended."""
+LOST_WITHIN_S = (ANSWER_LOOKS + 2) * LOOK_EVERY_S + CONFIRM_AFTER.total_seconds()
+"""How long it takes if the task ends after Airflow was asked about it."""
 
 
 class Airflow:
@@ -65,9 +62,11 @@ class Airflow:
 
     def __init__(self, **states: str) -> None:
         self.states = states
+        self.asked = 0
 
     def send(self, msg: Any) -> Any:
         assert isinstance(msg, GetTaskStates)
+        self.asked += 1
         (task,), (run,) = msg.task_ids or [], msg.run_ids or []
         return TaskStatesResult(task_states={run: {task: self.states[task]}})
 
@@ -128,42 +127,23 @@ async def test_gang_whose_task_ended_without_a_triggerer_is_swept_within_the_gra
     assert plane.running_ranks("followed") == 2
 
 
-async def test_gang_is_swept_after_the_longer_grace_if_the_role_does_not_allow_leases(plane, airflow):
-    plane.faults.add(Fault(FaultKind.STATUS, path="leases", code=403, times=None))
-    followed, _ = submit(plane, "followed"), submit(plane, "orphan")
-    async with triggerer(followed):
-        await asyncio.sleep(GRACE.total_seconds())
-        assert plane.job("orphan") is not None
-        await plane.until(lambda: plane.job("orphan") is None, within_s=4 * LOOK_EVERY_S)
-
-
 @pytest.mark.parametrize(
     ("look_every_s", "grace_s", "within_s"),
     [(LOOK_EVERY_S, GRACE.total_seconds(), LOST_WITHIN_S), (SWEEP_GRACE_S, SWEEP_GRACE_S, GRACE_S)],
     ids=["default", "short grace"],
 )
-async def test_gang_of_a_triggerer_that_was_lost_is_swept_when_its_lease_is_not_valid_any_more(
+async def test_gang_of_a_triggerer_that_was_lost_is_swept_after_its_task_has_ended(
     plane, airflow, monkeypatch: pytest.MonkeyPatch, look_every_s: float, grace_s: float, within_s: float
 ):
     monkeypatch.setenv("AIRFLOW__GANGJOBS__SWEEP_GRACE", f"{grace_s:g}")
-    followed, orphan = submit(plane, "followed"), submit(plane, "orphan")
-    lost = Leases(NAMESPACE, "prod", look_every_s=look_every_s, clock=loop_clock())
-    await lost.renew(plane.client, [orphan])
-    valid_s = VALID_LOOKS * look_every_s
+    airflow.states["orphan"] = "deferred"
+    followed, _ = submit(plane, "followed"), submit(plane, "orphan")
     async with triggerer(followed):
-        await asyncio.sleep(valid_s)
+        await asyncio.sleep(3 * ANSWER_LOOKS * look_every_s)
+        assert airflow.asked > 1
         assert plane.job("orphan") is not None
-        await plane.until(lambda: plane.job("orphan") is None, within_s=within_s - valid_s)
-
-
-async def test_triggerer_names_all_its_gangs_within_one_look(plane, airflow):
-    refs = [submit(plane, name) for name in ("followed", "waiting")]
-    async with triggerer(refs[0]):
-        await asyncio.sleep(1.5 * LOOK_EVERY_S)
-        async with triggerer(refs[1]):
-            await asyncio.sleep(LOOK_EVERY_S)
-            (lease,) = map(read_lease, plane.registry.list(LEASES, NAMESPACE))
-            assert all(map(lease.names, refs))
+        airflow.states["orphan"] = "failed"
+        await plane.until(lambda: plane.job("orphan") is None, within_s=within_s)
 
 
 async def test_gang_that_is_submitted_after_the_last_followed_gang_is_swept(plane, airflow):
@@ -258,7 +238,8 @@ async def test_sensor_awaits_the_next_gang_of_a_name_if_the_forgotten_one_was_de
             assert {name: gang.ref for name, gang in watch.find().items()} == {"ended": ended, "absent": None}
 
             plane.registry.delete(JOBS, "ended", NAMESPACE)
-            await plane.until(lambda: watch.find()["ended"].ref is None)
+            await asyncio.sleep(1)
+            assert watch.find()["ended"].ref is None
 
             again = plane.submit("ended", workers=2, gang=False)
             await plane.until(lambda: watch.find()["ended"].ref == again)
@@ -296,13 +277,13 @@ def objects() -> int:
 
 
 @pytest.mark.parametrize("gangs", [1, 20])
-async def test_gangs_that_wait_cost_one_write_of_the_lease_in_five_minutes(plane, airflow, gangs: int):
+async def test_gangs_that_wait_cost_no_request(plane, airflow, gangs: int):
     refs = [submit(plane, f"gang-{number}") for number in range(gangs)]
     async with triggerer(*refs):
-        await asyncio.sleep(RENEW_EVERY_S + 1.5 * LOOK_EVERY_S)
+        await asyncio.sleep(LOOKS_PER_CONNECTION * LOOK_EVERY_S / 2)
         before = requests()
-        await asyncio.sleep(4 * RENEW_EVERY_S)
-        assert requests() - before == 4
+        await asyncio.sleep(2 * LOOKS_PER_CONNECTION * LOOK_EVERY_S)
+        assert (requests() - before, airflow.asked) == (0, 0)
 
 
 async def test_log_says_that_nothing_is_swept_with_an_invalid_configuration(plane, airflow, monkeypatch, caplog):

@@ -21,12 +21,7 @@ def gang() -> JobBuilder:
 
 
 CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
-    "live and followed": (gang(), {"is_followed": True}, None),
-    "live, and nobody follows it": (gang(), {"is_followed": False}, LeakKind.NOT_FOLLOWED),
-    "live, and the Leases cannot be read": (gang(), {"is_followed": None}, None),
-    "live, of a submission id": (job().resumed(3), {"is_followed": False}, None),
-    "live, and handed over by its task": (gang().annotation(*DELIVERED), {"is_followed": False}, None),
-    "live, and its pods are held": (gang(), {"is_followed": True, "held_pods": 4}, None),
+    "live, and its pods are held": (gang(), {"held_pods": 4}, None),
     "half submitted": (gang(), {"is_half_submitted": True}, LeakKind.INCOMPLETE),
     "over, and its pods are held": (gang().complete(9).annotation(*DELIVERED), {"held_pods": 1}, LeakKind.HELD_PODS),
     "succeeded and not delivered": (gang().complete(9), {}, LeakKind.UNDELIVERED),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import (
+    ASK_AFTER,
     CONFIRM_AFTER,
     GRACE,
-    LIVE_GRACE,
     SweepAction,
     SweepFacts,
     TaskEnd,
@@ -63,14 +63,13 @@ def halted(made: JobBuilder) -> JobBuilder:
 @pytest.mark.parametrize(
     ("made", "grace"),
     [
-        (gang(), LIVE_GRACE),
-        (gang().suspended(), LIVE_GRACE),
-        (gang().annotation("gangjobs.airflow/follower", "lease"), LIVE_GRACE),
+        (gang(), ASK_AFTER),
+        (gang().suspended(), ASK_AFTER),
         (gang().complete(9), GRACE),
         (halted(gang()), GRACE),
         (gang().label(well_known.LABEL_DROPPED, "true"), GRACE),
     ],
-    ids=["live", "half submitted", "from a version that named its follower", "ended", "halted", "dropped"],
+    ids=["live", "half submitted", "ended", "halted", "dropped"],
 )
 def test_grace_of_a_live_gang_is_short(made: JobBuilder, grace: timedelta) -> None:
     assert grace_of(made.read(), GRACE) == grace
@@ -94,7 +93,6 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, its task is deferred": (gang(), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
     "live, its task has ended once": (gang(), replace(UNOWNED, task=TaskEnd.ENDED_ONCE), LEAVE),
     "live, its task has ended": (gang(), ENDED, SweepAction.DELETE_LIVE),
-    "live, and a person says so": (gang(), replace(UNOWNED, task=TaskEnd.ASSUMED), SweepAction.DELETE_LIVE),
     "half submitted, its task has ended": (gang().suspended(), ENDED, SweepAction.DELETE_LIVE),
     "live, its end is announced, its task has ended": (
         gang().decided("FailureTarget", 9),
@@ -108,11 +106,6 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, handed over by its task": (delivered(gang().annotation(well_known.ANNOTATION_CLAIM, "")), ENDED, LEAVE),
     "live, outlives its task, Airflow was not asked": (outliving(gang()), UNOWNED, ASK),
     "live, outlives its task, which has failed": (outliving(gang()), ENDED, SweepAction.DELETE_LIVE),
-    "live, outlives its task, and a person says so": (
-        outliving(gang()),
-        replace(UNOWNED, task=TaskEnd.ASSUMED),
-        LEAVE,
-    ),
     "live, its task has succeeded": (gang(), SUCCEEDED, LEAVE),
     "complete, Airflow was not asked": (gang().complete(9), UNOWNED, ASK),
     "complete, its task has succeeded": (gang().complete(9), SUCCEEDED, SweepAction.MARK_DELIVERED),
@@ -131,7 +124,6 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "complete, its task has failed": (gang().complete(9), ENDED, LEAVE),
     "complete, its task has not ended": (gang().complete(9), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
     "complete, Airflow is down": (gang().complete(9), replace(UNOWNED, task=TaskEnd.UNKNOWN), LEAVE),
-    "complete, and a person says so": (gang().complete(9), replace(UNOWNED, task=TaskEnd.ASSUMED), LEAVE),
     "complete, without a claim": (gang().complete(9).annotation(well_known.ANNOTATION_CLAIM, ""), UNOWNED, LEAVE),
     "complete, made by a hook": (NAMELESS_ENDED, UNOWNED, LEAVE),
     "complete, its submission was dropped": (
@@ -220,7 +212,7 @@ FACTS: Any = st.builds(
 def test_only_a_confirmed_end_of_the_own_task_ends_a_live_gang(made: JobBuilder, facts: SweepFacts) -> None:
     read = made.read()
     if decide_sweep(read, facts).action is SweepAction.DELETE_LIVE:
-        assert facts.task in {TaskEnd.ENDED, TaskEnd.ASSUMED}
+        assert facts.task is TaskEnd.ENDED
         assert facts.installation == read.installation != ""
         assert facts.unowned_for is not None
         assert facts.unowned_for >= facts.grace

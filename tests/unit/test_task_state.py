@@ -7,6 +7,7 @@ import logging
 import time
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TaskStatesResult
 
 from airflow_provider_gangjobs.airflow_api.task_state import (
+    RUN_IDS_CHARACTERS_MAX,
     AbsentState,
     is_final_failure,
     is_kill,
@@ -136,18 +138,24 @@ class Answers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, instances: int) -> None:
         self.asked: list[int | None] = []
         """The map indexes that were asked for; `None` for all."""
+        self.runs: list[list[str]] = []
         self.states = {f"train_{index}": "deferred" for index in range(instances)}
         self.error: Exception | None = None
         monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", self, raising=False)
 
     def send(self, message: Any) -> TaskStatesResult:
         self.asked.append(message.map_index)
+        assert len(message.task_ids) == 1, "`train_1` may be an instance of `train` or a task"
+        self.runs.append(message.run_ids)
         time.sleep(0.05)
         if self.error is not None:
             raise self.error
-        name = None if message.map_index is None else f"train_{message.map_index}"
+        (task_id,), index = message.task_ids, message.map_index
+        if task_id != "train":
+            return TaskStatesResult(task_states={"r": {task_id: "success"}})
+        name = None if index is None else "train" if index < 0 else f"train_{index}"
         found = {key: state for key, state in self.states.items() if name in (None, key)}
-        return TaskStatesResult(task_states={"r": found})
+        return TaskStatesResult(task_states=dict.fromkeys(message.run_ids, found))
 
 
 async def ask(*indexes: int) -> list[str]:
@@ -190,3 +198,34 @@ async def test_question_that_fails_leaves_all_states_unknown(monkeypatch: pytest
     assert await ask(0, 1) == [AbsentState.UNKNOWN, AbsentState.UNKNOWN]
     answers.error = None
     assert await ask(0, 1) == ["deferred", "deferred"]
+
+
+async def ask_runs(*run_ids: str, task_id: str = "train") -> list[str]:
+    tis = [SimpleNamespace(dag_id="d", run_id=run_id, task_id=task_id, map_index=-1) for run_id in run_ids]
+    return await asyncio.gather(*(read_task_state(ti, LOG) for ti in tis))  # type: ignore[arg-type]
+
+
+async def test_instances_of_all_runs_of_a_task_are_asked_for_with_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 0)
+    answers.states = {"train": "failed"}
+
+    assert await ask_runs("r", "s", "t") == ["failed"] * 3
+    assert answers.runs == [["r", "s", "t"]]
+
+
+async def test_mapped_instance_and_a_task_of_the_same_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 2)
+    answers.states["train_1"] = "failed"
+    both, (task,) = await asyncio.gather(ask(0, 1), ask_runs("r", task_id="train_1"))
+
+    assert (both, task, len(answers.runs)) == (["deferred", "failed"], "success", 2)
+
+
+async def test_run_ids_that_fill_the_url_are_asked_for_with_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 0)
+    answers.states = {"train": "deferred"}
+    runs = [f"{number:03}" + "\N{SNOWMAN}" * 247 for number in range(40)]
+
+    assert await ask_runs(*runs) == ["deferred"] * 40
+    assert sorted(run_id for some in answers.runs for run_id in some) == runs
+    assert max(len(urlencode({"run_ids": some}, doseq=True)) for some in answers.runs) <= RUN_IDS_CHARACTERS_MAX

@@ -3,7 +3,8 @@
 A gang belongs to an Airflow installation, and there to one task instance, the claim. A sweep ends the gang of a
 task that has ended while nobody followed the gang, by two answers:
 
-* Nobody has followed the gang for `LIVE_GRACE` or `GRACE`. This selects the gangs about which Airflow is asked.
+* Nobody in this process has followed the gang for `ASK_AFTER`. This selects the gangs about which Airflow is asked; the
+  process does not know what other processes follow.
 * Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. While all triggerers are down the tasks
   stay deferred, so their gangs are safe.
 
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
 OVER: Final = "the gang is over, and its time to live removes the Job"
 GRACE: Final = timedelta(minutes=15)
 """How long nobody may follow a gang before a sweep acts. The restart of a triggerer takes less."""
-LIVE_GRACE: Final = timedelta(minutes=2)
-"""The same for a live gang that no valid Lease names, if the Leases can be read: twice the time within which a
-triggerer names a gang that it has begun to follow."""
+ASK_AFTER: Final = timedelta(minutes=2)
+"""The same for a live gang, about which Airflow is asked first. It is short because a question changes nothing."""
 CONFIRM_AFTER: Final = timedelta(minutes=1)
 """The time between the two answers of Airflow. A task that is cleared or restarted has no end state after it."""
 
@@ -51,8 +51,6 @@ class TaskEnd(StrEnum):
     """The task has ended without success; in the facts about a live gang: it has ended, as Airflow has confirmed."""
     SUCCEEDED = "succeeded"
     """Airflow has accepted the success of the task."""
-    ASSUMED = "assumed"
-    """A person has asked to end gangs that nobody follows, whatever Airflow says."""
 
 
 class SweepAction(StrEnum):
@@ -100,7 +98,7 @@ def grace_of(gang: StoredGang, grace: timedelta) -> timedelta:
 
     :param grace: The grace of a gang that is over.
     """
-    return grace if gang.is_over or gang.is_dropped else min(grace, LIVE_GRACE)
+    return grace if gang.is_over or gang.is_dropped else min(grace, ASK_AFTER)
 
 
 def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
@@ -122,7 +120,7 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     | has no task or no policy, or its policy keeps it after a kill | leave |
     | was handed over by its task, and runs on | leave |
     | is live, and Airflow was not asked | ask |
-    | is live, and its task has ended, as Airflow has confirmed, or is assumed to have ended | end |
+    | is live, and its task has ended, as Airflow has confirmed | end |
     | is live | leave |
     """
     if gang.installation != facts.installation:
@@ -176,7 +174,7 @@ def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
             return _leave("the gang has succeeded, and its task has ended without success")
         case TaskEnd.NOT_ENDED | TaskEnd.CLEARED:
             return _leave("the gang has succeeded, and its task has not ended")
-        case TaskEnd.UNKNOWN | TaskEnd.ASSUMED:
+        case TaskEnd.UNKNOWN:
             return _leave(
                 "the gang has succeeded and was not delivered, and it is not known whether its task has ended"
             )
@@ -196,10 +194,6 @@ def _decide_live(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDeci
     match facts.task:
         case TaskEnd.ENDED:
             return SweepDecision(SweepAction.DELETE_LIVE, f"its task has ended, and {unowned}")
-        case TaskEnd.ASSUMED if gang.outlives_task:
-            return _leave("the gang runs on after its task has succeeded, and it is not known whether the task has")
-        case TaskEnd.ASSUMED:
-            return SweepDecision(SweepAction.DELETE_LIVE, unowned)
         case TaskEnd.NOT_ASKED:
             return SweepDecision(SweepAction.ASK, unowned)
         case TaskEnd.ENDED_ONCE:

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, LEASES, NODES, PODGROUPS, PODS, SERVICES, WORKLOADS, by_key
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS, SERVICES, WORKLOADS, by_key
 from tests.airflow.polling import wait_for
 from tests.provider.upgrade.functions import add
 from tests.provider.upgrade.golden import CONNECTION, Golden
@@ -272,6 +272,6 @@ def objects_in(cluster: SandboxThread, objects: dict[str, list[Obj]]) -> Iterato
 
 
 def _empty(registry: Registry) -> None:
-    for resource in (JOBS, PODS, SERVICES, WORKLOADS, PODGROUPS, CONFIGMAPS, LEASES):
+    for resource in (JOBS, PODS, SERVICES, WORKLOADS, PODGROUPS, CONFIGMAPS):
         for each in registry.list(resource, "default"):
             registry.store.remove(resource, "default", each["metadata"]["name"])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 PACKAGE: Final = "airflow_provider_gangjobs"
-KINDS: Final = ("jobs", "pods", "services", "configmaps", "workloads", "podgroups", "leases")
+KINDS: Final = ("jobs", "pods", "services", "configmaps", "workloads", "podgroups")
 OTHER_KINDS: Final = KINDS[1:]
 PLACEMENT: Final = ("pods", "services", "workloads", "podgroups")
 """What a worker does not need to complete a task. The garbage collector may have removed the pods by then."""
