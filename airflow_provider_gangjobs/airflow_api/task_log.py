@@ -46,14 +46,6 @@ def mask(text: str) -> str:
     return str(redact(text)) if text else text
 
 
-HIDDEN: Final = "(This text is not shown, because this process does not know the secrets of the gang)"
-
-
-def hide(text: str) -> str:
-    """Return what is shown in place of a text that may have secrets which Airflow does not know in this process."""
-    return HIDDEN if text else text
-
-
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 """Two code points that Unicode keeps free for such marks."""
 

@@ -182,8 +182,8 @@ class TriggerArgs(StoredArgs):
     :param earlier_use: What the time of the attempts of this try before this one was used for, as JSON.
     :param end: How the trigger ends the task of a gang that has succeeded (`TriggerEnd`). `None` if a worker
         ends the task.
-    :param secrets: Where the gang has secrets that Airflow masks (`secret_places`), never the secrets. `None` if that
-        is not known: then the trigger shows no text of the gang.
+    :param secrets: Whether the gang has secrets that Airflow masks. Its Job says where (`secret_places`). `None` if
+        that is not known: then the trigger shows no text of the gang.
     """
 
     kubernetes_conn_id: str
@@ -211,7 +211,7 @@ class TriggerArgs(StoredArgs):
     task: Mapping[str, Any] | None = None
     earlier_use: Mapping[str, Any] | None = None
     end: Mapping[str, Any] | None = None
-    secrets: Sequence[Sequence[Any]] | None = ()
+    secrets: bool | None = False
 
     @property
     def ref(self) -> GangRef:

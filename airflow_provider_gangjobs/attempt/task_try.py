@@ -46,7 +46,7 @@ from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from datetime import timedelta
 
     from airflow.sdk.types import Logger
@@ -95,8 +95,8 @@ class TaskTry:
     """What the time of the attempts of this try was used for that were lost."""
     deliver: Callable[[Any], None] = field(default_factory=lambda: lambda ti: None, init=False)
     """What is left to do after the success of the task, by its task instance; nothing before the gang has succeeded."""
-    _created: GangSpec | None = field(default=None, init=False)
-    """The spec of the gang, if this try has created the gang."""
+    _secrets: dict[GangRef, bool | None] = field(default_factory=dict, init=False)
+    """`TriggerArgs.secrets` of the gangs of this try."""
 
     @property
     def log(self) -> Logger:
@@ -173,12 +173,12 @@ class TaskTry:
             while True:
                 try:
                     submission = self.gangs.submit(spec, request, self.guard, delete=deletes)
-                    self._created = None if submission.adopted else spec
                     break
                 except PreviousAttemptRunning as running:
                     self.log.warning("%s", running)
                     self._wait_for_previous(running)
         log_submission(self.task, submission, self.log, server_software=self.gangs.server_software)
+        self._note_secrets(submission.ref, None if submission.adopted else spec)
         return submission
 
     @contextmanager
@@ -254,7 +254,7 @@ class TaskTry:
 
     def _defer(self, args: TriggerArgs, *, for_previous: bool = False) -> NoReturn:
         if not for_previous:
-            secrets = self._secret_places(args.ref)
+            secrets = self._secrets[args.ref] if args.ref in self._secrets else self._note_secrets(args.ref)
             folders = self.storages.result_folders
             end = None if secrets is None else trigger_end(self.task, self.ti, folders, self.log)
             args = replace(args, end=end, secrets=secrets)
@@ -263,16 +263,20 @@ class TaskTry:
         )
         self.operator.defer_for(args, backstop, for_previous=for_previous)
 
-    def _secret_places(self, ref: GangRef) -> Sequence[Sequence[Any]] | None:
-        """Return `TriggerArgs.secrets`. The cluster is read only if the gang may have secrets."""
-        from airflow_provider_gangjobs.attempt.secret_places import find_places, has_secrets
+    def _note_secrets(self, ref: GangRef, created: GangSpec | None = None) -> bool | None:
+        """Let the Job say where its gang has secrets, and return `TriggerArgs.secrets`.
 
-        if self._created is not None and not has_secrets(self._created):
-            return ()
-        places = self.gangs.call(lambda service: find_places(service.client, ref))
-        if places is None:
+        :param created: The spec of the gang, if this try has created it. Without secrets it costs no request.
+        """
+        from airflow_provider_gangjobs.attempt.secret_places import has_secrets, write_places
+
+        has_any = None if created is None else has_secrets(created)
+        if has_any is not False:
+            has_any = self.gangs.call(lambda service: write_places(service.client, ref))
+        if has_any is None:
             self.log.warning("Where gang %s has secrets is not known, so only a worker shows its logs and its end", ref)
-        return places
+        self._secrets[ref] = has_any
+        return has_any
 
     def _args_of(self, gang: Submission | StoredGang | GangEvent) -> TriggerArgs:
         return trigger_args(

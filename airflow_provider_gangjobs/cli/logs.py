@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
@@ -65,12 +66,14 @@ async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> b
         CommandError: there are no logs.
         NotNamed: no gang has this name, or several gangs have it.
     """
+    from airflow_provider_gangjobs.jobs.gang_secrets import read_mask
+
     job = await find_gang(gangs, options)
     sources = await _sources(gangs.client, job.ref, options)
     if options.follow and not job.is_over:
         return await _follow_all(gangs, job.ref, options)
     if sources:
-        return await _print_all(gangs.client, sources)
+        return await _print_all(gangs.client, sources, await read_mask(gangs.client, job.ref))
     raise CommandError(_no_logs(str(job.ref), options))
 
 
@@ -90,16 +93,16 @@ async def _sources(client: Client, ref: GangRef, options: argparse.Namespace) ->
     return [source for source in found if not options.rank or source.rank in options.rank]
 
 
-async def _print_all(client: Client, sources: Sequence[LogSource]) -> bool:
+async def _print_all(client: Client, sources: Sequence[LogSource], mask: SecretMask) -> bool:
     """Print logs one after the other. Returns false if a log could not be read."""
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.http.transport import LogQuery
     from airflow_provider_gangjobs.tracking.logs.last_lines import explain_problem
     from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
 
-    is_whole = True
+    is_whole = mask.secrets is not None
     for source in sources:
-        chunks = read_log_chunks(client, source, LogQuery())
+        chunks = mask.chunks(read_log_chunks(client, source, LogQuery()))
         try:
             await _print(chunks, source, is_alone=len(sources) == 1)
         except ClusterError as error:
@@ -152,6 +155,8 @@ async def _follow_all(gangs: GangService, ref: GangRef, options: argparse.Namesp
     """
     import asyncio
 
+    from airflow_provider_gangjobs.jobs.gang_secrets import NO_SECRETS, read_mask
+
     tasks: dict[str, asyncio.Task[bool]] = {}
     is_alone = len(options.rank or ()) == 1 and not options.container
     try:
@@ -159,10 +164,12 @@ async def _follow_all(gangs: GangService, ref: GangRef, options: argparse.Namesp
             is_live = True
             while is_live:
                 is_live = await gangs.is_live(ref)
-                for source in await _sources(gangs.client, ref, options):
-                    if source.key not in tasks:
-                        following = _follow(gangs.client, source, is_alone=is_alone)
-                        tasks[source.key] = group.create_task(following, name=f"log-{source.key}")
+                found = await _sources(gangs.client, ref, options)
+                new = [source for source in found if source.key not in tasks]
+                mask = await read_mask(gangs.client, ref) if new else NO_SECRETS
+                for source in new:
+                    following = _follow(gangs.client, source, mask, is_alone=is_alone)
+                    tasks[source.key] = group.create_task(following, name=f"log-{source.key}")
                 if is_live:
                     await asyncio.sleep(LOOK_EVERY_S)
     except ExceptionGroup as failed:  # of the cluster, or of the pipe that the reader has closed
@@ -170,7 +177,7 @@ async def _follow_all(gangs: GangService, ref: GangRef, options: argparse.Namesp
     return all(task.result() for task in tasks.values())
 
 
-async def _follow(client: Client, source: LogSource, *, is_alone: bool) -> bool:
+async def _follow(client: Client, source: LogSource, mask: SecretMask, *, is_alone: bool) -> bool:
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.http.transport import LogQuery
     from airflow_provider_gangjobs.tracking.logs.whole_logs import read_log_chunks
@@ -181,8 +188,8 @@ async def _follow(client: Client, source: LogSource, *, is_alone: bool) -> bool:
     opened = read_log_chunks(client, source, LogQuery(follow=True), on_other_file=say_other_file)
     async with aclosing(opened) as chunks:
         try:
-            await _print(chunks, source, is_alone=is_alone)
+            await _print(mask.chunks(chunks), source, is_alone=is_alone)
         except ClusterError as error:
             print(f"gangjobs: the log of {source.label} ended early: {error}", file=sys.stderr)
             return False
-    return True
+    return mask.secrets is not None

@@ -149,6 +149,7 @@ class JobAnnotations(Annotations, frozen=True):
     streamed: str | None = msgspec.field(name=keys.ANNOTATION_STREAMED, default=None)
     restarts: str | None = msgspec.field(name=keys.ANNOTATION_RESTARTS, default=None)
     progress: str | None = msgspec.field(name=keys.ANNOTATION_PROGRESS, default=None)
+    secrets: str | None = msgspec.field(name=keys.ANNOTATION_SECRETS, default=None)
 
 
 class JobMeta(Meta, frozen=True):

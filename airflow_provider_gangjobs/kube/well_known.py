@@ -82,6 +82,10 @@ ANNOTATION_GANG: Final = f"{PREFIX}/gang"
 ANNOTATION_REQUESTS: Final = f"{PREFIX}/requests"
 """What all ranks request together, as JSON (resource -> quantity). On the Job, from its creation, if not nothing."""
 
+ANNOTATION_SECRETS: Final = f"{PREFIX}/secrets"
+"""Where the objects of the gang have secrets that Airflow masks, as JSON (`jobs.gang_secrets`); `null` if they
+cannot be found. On the main Job, after its submission, if the gang of a task has secrets."""
+
 ANNOTATION_QUEUE: Final = f"{PREFIX}/queue"
 """Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation."""
 ANNOTATION_QUEUED: Final = f"{PREFIX}/queued"

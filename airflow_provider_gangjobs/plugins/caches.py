@@ -33,6 +33,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.jobs.gang_secrets import read_mask
 from airflow_provider_gangjobs.plugins.clusters import ALL_NAMESPACES, ListSource, SharedClients
 from airflow_provider_gangjobs.plugins.page_rows import PageList, list_for_page
 from airflow_provider_gangjobs.plugins.tab_view import describe_end
@@ -178,12 +179,13 @@ class SnapshotCache:
             if job.ref.uid not in self._ends:
                 try:
                     outcomes = await read_ledger(client, job.ref, is_sample=True)
+                    mask = await read_mask(client, job.ref, [*snapshot.jobs, *snapshot.role_jobs])
                 except ClusterError:
                     continue
                 if len(self._ends) >= ENDS_KEPT_MAX:
                     self._ends.clear()
                 if outcomes:
-                    self._ends[job.ref.uid] = describe_end(job, outcomes)
+                    self._ends[job.ref.uid] = describe_end(job, mask.messages(outcomes))
         return {job.ref.uid: self._ends[job.ref.uid] for job in failed if job.ref.uid in self._ends}
 
 

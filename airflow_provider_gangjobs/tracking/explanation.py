@@ -39,6 +39,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence, WaitCause, find_named_refusal
+from airflow_provider_gangjobs.jobs.gang_secrets import NO_SECRETS, read_mask
 from airflow_provider_gangjobs.jobs.requests import list_role_jobs
 from airflow_provider_gangjobs.kube.quantity import requests_of
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
@@ -97,16 +98,25 @@ class GangSnapshot:
 async def read_snapshot(client: Client, namespace: str, digest: str, uid: str | None = None) -> GangSnapshot:
     """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
 
+    The secrets of its gang are masked in all messages.
+
     :param digest: The value of `LABEL_TASK` of the task or submission id.
 
     Raises:
-        ClusterError: The Jobs could not be read.
+        ClusterError: The Jobs, or the secrets of the gang, could not be read.
     """
     found = await client.list(JOBS, namespace, label_selector=task_selector(digest))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = next((job for job in jobs if uid in (None, job["metadata"]["uid"])), None)
     snapshot = GangSnapshot(jobs=jobs, job=chosen, role_jobs=await list_role_jobs(client, namespace, jobs))
-    return snapshot if chosen is None else await _Reader(client, job_of(snapshot)).read(snapshot)
+    if chosen is None:
+        return snapshot
+    job = job_of(snapshot)
+    read = await _Reader(client, job).read(snapshot)
+    mask = await read_mask(client, job.ref, [chosen, *snapshot.role_jobs])
+    if mask is NO_SECRETS:
+        return read
+    return replace(read, **{name: mask.messages(getattr(read, name)) for name in ("pods", "outcomes", "evidence")})
 
 
 class _Reader:

@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import is_held, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
+from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.explanation import counts_of_job, list_first
@@ -244,6 +245,8 @@ _OF_JOB_ALONE: Final = frozenset({Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED})
 
 def _diagnose(job: StoredGang, evidence: _Evidence) -> Diagnosis | None:
     pods = pods_of(job.ref, evidence.pods.get(str(job.ref), ()))
+    if job.view.metadata.annotations.secrets is not None:
+        pods = SecretMask(None).messages(pods)  # the secrets of many gangs are not read
     counts = _counts(job, pods)
     is_explained = evidence.has_all_pods and counts.created >= job.ranks
     if phase_of(job) is Phase.ASSEMBLING and not job.is_over and not is_explained:

@@ -5,7 +5,9 @@ A worker and each triggerer are processes of their own, and so are their maskers
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -13,13 +15,22 @@ import pytest
 from airflow.sdk._shared.secrets_masker import mask_secret, reset_secrets_masker
 from kubernetes.client import models as k8s
 
-from airflow_provider_gangjobs.airflow_api.task_log import HIDDEN, find_secrets
+from airflow_provider_gangjobs.airflow_api.task_log import find_secrets
+from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.exceptions import AppFailed
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.jobs.gang_secrets import HIDDEN, SecretMask
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SECRETS
+from airflow_provider_gangjobs.plugins.caches import ListCache, SnapshotCache
+from airflow_provider_gangjobs.plugins.clusters import ListSource
+from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate
+from airflow_provider_gangjobs.plugins.tab_view import build_view
 from gangjobs_sandbox.resources import CONFIGMAPS
+from tests.provider.rest_client import RestClient
 from tests.provider.task_runner import run_serialized_trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.task_runner import Task, TaskMaker
@@ -27,7 +38,9 @@ if TYPE_CHECKING:
 SECRET: Final = 'p@ss/w0rd"of\\it'
 """A URI and JSON quote some of its characters."""
 PLAIN: Final = "plain-secret-77"
-PRINT: Final = 'printf "%s\\n" "$TEXT"; sleep 2; printf "late %s\\n" "$TEXT"; printf "%s" "$TEXT" >&2; exit $CODE'
+PRINT: Final = (
+    'printf "%s\\n" "$TEXT"; sleep 2; printf "late %s\\n" "$TEXT"; printf "ValueError: %s" "$TEXT" >&2; exit $CODE'
+)
 IN_FILE: Final = (
     "cat $GANG_FILES/settings; sleep 2; echo; cat $GANG_FILES/settings; cat $GANG_FILES/settings >&2; exit $CODE"
 )
@@ -113,6 +126,39 @@ def deferred(task: TaskMaker, script: str, *, code: int = 0, **given: Any) -> De
     return Deferred.of(task(script, **{"deferrable": True, "logs": "all", "workers": 1, **given}))
 
 
+async def readers_see(one: Task) -> list[Any]:
+    """Return what people see of the latest gang of a task: by REST, in the tab, and on the page of all gangs."""
+    job = max(one.jobs, key=lambda job: job["metadata"]["creationTimestamp"])
+    ref = {name: job["metadata"][name] for name in ("namespace", "name", "uid")}
+    key = TaskKey("d", one.run_id, "train")
+    record = TaskRecord(key, "deferred", rendered={"kubernetes_conn_id": one.connection}, gang=ref)
+    rest, snapshots, lists = RestClient(one.connection, record=record), SnapshotCache(), ListCache()
+    locator = locate(record)
+    assert locator is not None
+    result = await snapshots.get(locator)
+    listed = await lists.get(ListSource(one.connection, ref["namespace"]), "")
+    await snapshots.clients.aclose()
+    await lists.clients.aclose()
+    assert result.snapshot is not None
+    tab = build_view(locator, result.snapshot, datetime.now(UTC))
+    return [(await rest.get_gang(logs="all")).json(), (await rest.get_gang(rank=0)).json(), tab, listed]
+
+
+def terminal_shows(one: Task, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Return what the command line prints about the latest gang of a task, by command."""
+    assert one.cluster is not None
+    name = max(one.jobs, key=lambda job: job["metadata"]["creationTimestamp"])["metadata"]["name"]
+    capsys.readouterr()
+    shown = {}
+    for command in ("why", "show", "show -o json", "logs --all", "logs --all -f", "logs --rank 0", "list -o wide"):
+        verb, *options = command.split()
+        gang = [] if verb == "list" else [name]
+        code = main([verb, *gang, *options, "-n", "default", "--kubeconfig", str(one.cluster.kubeconfig_path)])
+        captured = capsys.readouterr()
+        shown[command] = f"{code}: {captured.out}{captured.err}"
+    return shown
+
+
 def has_no_secret(*shown: object) -> bool:
     text = json.dumps([str(each) for each in shown], ensure_ascii=False)
     forms = (PLAIN, SECRET, quote(SECRET, safe=""), json.dumps(SECRET)[1:-1], "other-secret-88")
@@ -127,9 +173,15 @@ def test_secret_is_masked_wherever_the_gang_has_it(
 
     event, log = one.run_trigger(capsys)
     again = one.run_trigger(capsys)  # after a restart of the triggerer
+    seen, printed = asyncio.run(readers_see(one.task)), terminal_shows(one.task, capsys)
     error, copied = one.end(event, capsys)
 
     assert has_no_secret(one.kwargs, event, log, again, error, copied, one.task.xcoms)
+    assert has_no_secret(seen, printed)
+    assert all("***" in json.dumps(each) for each in seen[:2])
+    assert "***" in str(seen[2])
+    without = {command for command, text in printed.items() if "***" not in text}
+    assert without - {"list -o wide"} == ({"why"} if "files" in shape(PLAIN) else set())
     assert ((log + copied).count("***") > 1, "***" in json.dumps(event), "***" in error) == (True, True, True)
 
 
@@ -145,9 +197,10 @@ def test_secret_is_masked_that_is_a_part_of_a_text(
     one = deferred(task, script, code=3, env=env)
 
     event, log = one.run_trigger(capsys)
+    seen, printed = asyncio.run(readers_see(one.task)), terminal_shows(one.task, capsys)
     error, copied = one.end(event, capsys)
 
-    assert has_no_secret(one.kwargs, event, log, error, copied, one.task.xcoms)
+    assert has_no_secret(one.kwargs, event, log, error, copied, one.task.xcoms, seen, printed)
     assert "***" in error
 
 
@@ -161,6 +214,17 @@ def test_adopted_gang_keeps_its_secrets(task: TaskMaker, capsys: pytest.CaptureF
     assert "***" in log
 
 
+def test_places_stay_when_a_variable_changes(task: TaskMaker) -> None:
+    one = deferred(task, **variable(PLAIN)).task
+    before = one.jobs[0]["metadata"]
+
+    reset_secrets_masker()
+    Deferred.of(one, "another-value-1")
+
+    assert one.jobs[0]["metadata"]["annotations"][ANNOTATION_SECRETS] == before["annotations"][ANNOTATION_SECRETS]
+    assert PLAIN not in before["annotations"][ANNOTATION_SECRETS]
+
+
 def test_gang_with_roles_has_secrets_in_each_of_its_jobs(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
     roles = {
         name: {"image": "i", "command": ["sh", "-c", f"echo $TEXT; sleep 2; exit {code}"], "env": {"TEXT": secret}}
@@ -172,12 +236,16 @@ def test_gang_with_roles_has_secrets_in_each_of_its_jobs(task: TaskMaker, capsys
     _, log = one.run_trigger(capsys)
 
     assert has_no_secret(one.kwargs, log)
-    assert "driver-secret-1" not in f"{one.kwargs}{log}"
+    shown = f"{one.kwargs}{log}{asyncio.run(readers_see(one.task))}{terminal_shows(one.task, capsys)}"
+    assert has_no_secret(shown)
+    assert "driver-secret-1" not in shown
     assert log.count("***") > 1
 
 
 def test_gang_without_secrets_costs_no_request_and_no_argument(task: TaskMaker) -> None:
-    assert "secrets" not in deferred(task, **variable("public")).kwargs
+    one = deferred(task, **variable("public"))
+    assert "secrets" not in one.kwargs
+    assert ANNOTATION_SECRETS not in one.task.jobs[0]["metadata"]["annotations"]
 
 
 def test_gang_whose_secrets_cannot_be_read_is_shown_by_a_worker_only(
@@ -193,6 +261,11 @@ def test_gang_whose_secrets_cannot_be_read_is_shown_by_a_worker_only(
     assert HIDDEN in event["message"]
     assert "[rank 0]" not in log
     assert "are not known here" in log
+    seen, printed = asyncio.run(readers_see(one.task)), terminal_shows(one.task, capsys)
+    assert has_no_secret(seen, printed)
+    assert HIDDEN in seen[0]["logs"][0]["text"]
+    assert printed["logs --all"].startswith("1: ")
+    assert HIDDEN in printed["logs --all"]
 
 
 def test_trigger_whose_worker_did_not_know_the_places_shows_nothing(
@@ -209,3 +282,18 @@ def test_places_of_secrets_are_exact(text: str) -> None:
     worker_knows()
     places = find_secrets(text)
     assert [text[start:end] for start, end in places] == [PLAIN] * text.count(PLAIN)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+async def test_secret_is_masked_across_the_chunks_of_a_log(size: int) -> None:
+    """The chunks of a log end anywhere, also in a secret, and a secret may begin as another one does."""
+    mask = SecretMask(("begin-middle", "middle-end", "begin", "two\nlines", "abcd"))
+    text = b"begin-middle-end begin-begin-middleend two\nlines two\n abcd beg"
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for at in range(0, len(text), size):
+            yield text[at : at + size]
+
+    masked = b"".join([chunk async for chunk in mask.chunks(chunks())])
+
+    assert masked == mask(text.decode()).encode() == b"***-end ***-***end *** two\n abcd beg"

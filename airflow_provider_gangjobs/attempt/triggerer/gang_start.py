@@ -42,6 +42,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
     trigger_end,
 )
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
+from airflow_provider_gangjobs.attempt.secret_places import has_secrets, write_places
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
 from airflow_provider_gangjobs.attempt.triggerer.endings import KILL_TIMEOUT_S, KillLimits, sweep_namespace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
@@ -227,12 +228,15 @@ class GangStart:
 
         request = gangs.request(rendered.task.policies, rule, confirm, previous=PreviousGangs(wait_s=0.0))
         try:
-            return await guard.submit(service, rendered.spec, request, self.log)
+            submission = await guard.submit(service, rendered.spec, request, self.log)
         except UnconfirmedTry as unconfirmed:
             deletes = unconfirmed.has_ended and rendered.task.kill_policy is OnKill.DELETE
             if deletes and await self._is_killed_task(rendered):  # or a worker of the same try goes on with the gang
                 await self._end(service, gangs, ENDED)
             raise
+        if has_secrets(rendered.spec):
+            await write_places(service.client, submission.ref)
+        return submission
 
     async def _started(self, rendered: RenderedTask, gangs: TaskGangs, submission: Submission) -> StartedGang:
         """Tell the gang to the log and to XCom, and return what the trigger waits for.

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.airflow_api.task_log import hide, is_for_users, log_failure, mask, mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, log_failure, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.metrics import count_diagnosis, forget_progress, note_progress
@@ -50,6 +50,7 @@ from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.diagnosis import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.jobs.gang_secrets import hide
 from airflow_provider_gangjobs.parameters.checks import load_callback
 from airflow_provider_gangjobs.service.gangs import follow, run
 
@@ -322,7 +323,7 @@ class _GangWait:
         self._config = config
         self._last: Observation | None = None
         """The last observation that was reported."""
-        self._knows_secrets = args.secrets is not None and not args.secrets
+        self._knows_secrets = args.secrets is False
         """Whether the masker of this process knows the secrets of the gang."""
         self._streaming = LogStreaming(args, log, self._handle_line)
         self.callbacks = PhaseCallbacks(args, log)

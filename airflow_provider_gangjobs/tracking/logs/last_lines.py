@@ -28,6 +28,7 @@ from airflow_provider_gangjobs.gang.state.pods import (
     rank_of,
     role_rank_of,
 )
+from airflow_provider_gangjobs.jobs.gang_secrets import read_mask
 from airflow_provider_gangjobs.jobs.requests import list_pods
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.spec import LogOptions
+    from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
     from airflow_provider_gangjobs.kube.views import ContainerStatus, PodView
 
 
@@ -196,7 +198,7 @@ async def read_logs(
     if policy is Logs.NONE and rank is None:
         return []
     try:
-        pods = await list_pods(client, ref)
+        pods, mask = await list_pods(client, ref), await read_mask(client, ref)
     except ClusterError as exc:
         return [RankLog(pod=ref.name, rank=None, problem=str(exc))]
     if rank is not None:
@@ -206,7 +208,7 @@ async def read_logs(
 
     async def read(source: LogSource) -> RankLog:
         async with semaphore:
-            return await _read(client, source)
+            return await _read(client, source, mask)
 
     return list(await asyncio.gather(*map(read, sources)))
 
@@ -297,7 +299,7 @@ def _by_rank(pod: PodView) -> tuple[int, str]:
     return -1 if rank is None else rank, pod.metadata.name
 
 
-async def _read(client: Client, source: LogSource) -> RankLog:
+async def _read(client: Client, source: LogSource, mask: SecretMask) -> RankLog:
     role_rank = source.role_rank if source.role else None
     log = RankLog(source.pod, source.rank, role=source.role, role_rank=role_rank)
     try:
@@ -308,7 +310,7 @@ async def _read(client: Client, source: LogSource) -> RankLog:
         return replace(log, problem=explain_problem(exc, source.removal))
     missing = _missing(tail)
     left_out = f"{missing}; `{source.command}` shows all lines while the pod is there" if missing else ""
-    return replace(log, text=readable(tail.text.encode()).decode(), left_out=left_out)
+    return replace(log, text=readable(mask(tail.text).encode()).decode(), left_out=left_out)
 
 
 def _missing(tail: LogTail) -> str:

@@ -1,0 +1,185 @@
+"""The secrets of a gang, and the mask by which everybody who shows texts of its programs hides them.
+
+The Job says where the objects of its gang have secrets that Airflow's masker knows in the worker that has submitted the
+gang (`attempt.secret_places`). The annotation has these places and never a value: who may read the Job, or the files of
+the gang, may read the values there. A place that cannot be read makes the secrets unknown. Then no text of the programs
+is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
+from airflow_provider_gangjobs.gang.identity import gang_selector
+from airflow_provider_gangjobs.gang.render.files import config_map_name, files_in
+from airflow_provider_gangjobs.jobs.requests import list_jobs
+from airflow_provider_gangjobs.kube.views import Condition
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SECRETS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+T = TypeVar("T")
+
+HIDDEN: Final = "(This text is not shown, because this process does not know the secrets of the gang)"
+SECRET_CHARACTERS_MIN: Final = 5
+"""Airflow's masker leaves out shorter ones, too: they occur in ordinary words."""
+_MESSAGES: Final = frozenset({"message", "status_message"})
+_JSON: Final = (json.dumps, partial(json.dumps, ensure_ascii=False))
+_FILES: Final = "/files of "
+"""The begin of the paths of files. No Job has such a name."""
+
+
+def hide(text: str) -> str:
+    """Return what is shown in place of a text that may have secrets which this process does not know."""
+    return HIDDEN if text else text
+
+
+@dataclass(frozen=True)
+class SecretMask:
+    """Replaces the secrets of one gang by `***`."""
+
+    secrets: Sequence[str] | None = ()
+    """`None` if they are unknown."""
+
+    def __call__(self, text: str) -> str:
+        if self.secrets is None:
+            return hide(text)
+        return self._masked(text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
+
+    @cached_property
+    def _forms(self) -> Sequence[bytes]:
+        """The secrets, and how they are written in JSON, the longest first."""
+        known = [secret for secret in self.secrets or () if len(secret) >= SECRET_CHARACTERS_MIN]
+        forms = {form for secret in known for form in (secret, *(write(secret)[1:-1] for write in _JSON))}
+        return sorted((form.encode(errors="surrogatepass") for form in forms), key=len, reverse=True)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[bytes]:
+        return re.compile(b"|".join(map(re.escape, self._forms)) or b"(?!)")
+
+    def _masked(self, text: bytes) -> bytes:
+        return self._pattern.sub(b"***", text)
+
+    def messages(self, value: T) -> T:
+        """Return views and outcomes with masked messages. Conditions have no text of a program."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.messages, value))
+        if not isinstance(value, Struct) or isinstance(value, Condition):
+            return value
+        fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
+        return replace(value, **{name: self(v) if name in _MESSAGES else self.messages(v) for name, v in fields})
+
+    async def chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the masked chunks of a log. The end of a chunk is held while a secret may have begun in it."""
+        if self.secrets is None:
+            yield f"{HIDDEN}\n".encode()
+            return
+        held = b""
+        async for chunk in chunks:
+            text = held + chunk
+            ready = self._ready(text)
+            held = text[ready:]
+            yield self._masked(text[:ready])
+        yield self._masked(held)
+
+    def _ready(self, text: bytes) -> int:
+        """Return how much of a text is masked in the same way, whatever follows it."""
+        longest = len(self._forms[0]) if self._forms else 0
+        ends = range(max(len(text) - longest, 0), len(text))
+        ready = next((at for at in ends if any(form.startswith(text[at:]) for form in self._forms)), len(text))
+        found = self._pattern.finditer(text)
+        return next((match.start() for match in found if match.start() < ready < match.end()), ready)
+
+
+NO_SECRETS: Final = SecretMask()
+
+
+async def read_mask(client: Client, ref: GangRef, jobs: Sequence[Mapping[str, Any]] | None = None) -> SecretMask:
+    """Return the mask of a gang, by the places that its Job names; `NO_SECRETS` if the Job names none.
+
+    :param jobs: The Jobs of the gang, and maybe others, if they were just read.
+
+    Raises:
+        ClusterError: the objects could not be read, and may be read later.
+    """
+    try:
+        jobs = await list_jobs(client, ref.namespace, [gang_selector(ref.name)]) if jobs is None else jobs
+        if (stored := stored_places(ref, jobs)) is None:
+            return NO_SECRETS
+        places = json.loads(stored)
+        texts = await read_texts(client, ref, jobs, with_files=any(place[0].startswith(_FILES) for place in places))
+        secrets = [FORMS[form](texts[path])[start:end] for path, form, start, end in places]
+    except ClusterError as error:
+        if error.transient:
+            raise
+        return SecretMask(None)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return SecretMask(None)
+    return SecretMask(secrets if all(secrets) else None)
+
+
+def stored_places(ref: GangRef, jobs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the annotation of the Job; `None` if its gang has no secrets.
+
+    Raises:
+        LookupError: the Job does not exist any more.
+    """
+    for job in jobs:
+        if job["metadata"]["uid"] == ref.uid:
+            annotation: str | None = job["metadata"].get("annotations", {}).get(ANNOTATION_SECRETS)
+            return annotation
+    raise LookupError(f"Job {ref} does not exist any more")
+
+
+async def read_texts(
+    client: Client, ref: GangRef, jobs: Sequence[Mapping[str, Any]], *, with_files: bool = True
+) -> dict[str, str]:
+    """Return the texts that the ranks of a gang get from these Jobs and from its files, by their paths.
+
+    Raises:
+        ClusterError: the files could not be read.
+    """
+    objects: dict[str, Any] = {job["metadata"]["name"]: job["spec"]["template"] for job in jobs}
+    if with_files:
+        with suppress(NotFound):
+            name = config_map_name(ref.name)
+            objects[f"{_FILES[1:]}{name}"] = files_in(await client.get(CONFIGMAPS, name, ref.namespace))
+    return dict(texts_of(objects))
+
+
+def texts_of(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text in JSON values with its path. Bytes are read as UTF-8."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, bytes):
+        yield path, value.decode(errors="replace")
+    elif isinstance(value, (dict, list, tuple)):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from texts_of(each, f"{path}/{key}")
+
+
+def _json_texts(text: str) -> str:
+    """Return the texts in a JSON document without their escapes, in order; an empty text if it is no JSON."""
+    with suppress(ValueError, RecursionError):
+        if text.lstrip().startswith(("{", "[", '"')):
+            return "\n".join(each for _, each in texts_of(json.loads(text)))
+    return ""
+
+
+FORMS: Final[Mapping[str, Callable[[str], str]]] = {"text": str, "url": unquote, "json": _json_texts}
+"""How a program may read a text. A secret is quoted in a URI and in JSON, and a program writes it without quotes."""
