@@ -8,7 +8,9 @@
 | `gangjobs_mpi.sh` | starts the ranks of an MPI program over ssh |
 | `python_runner.py` | calls the function of `@task.gang_job` |
 
-They need Python 3.8 at least, and nothing of the provider. An image need not have Airflow.
+They need Python 3.8 at least, and nothing of the provider. An image need not have Airflow. A gang has only the files
+that it needs, so `gangjobs_rank.py` and `gangjobs_result.py` do not import each other: each opens an object store with
+a function of its own.
 """
 
 from pathlib import Path
