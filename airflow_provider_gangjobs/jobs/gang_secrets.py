@@ -101,9 +101,12 @@ class SecretMask:
         """Return how much of a text is masked in the same way, whatever follows it."""
         longest = len(self._forms[0]) if self._forms else 0
         ends = range(max(len(text) - longest, 0), len(text))
-        ready = next((at for at in ends if any(form.startswith(text[at:]) for form in self._forms)), len(text))
+        ready = next((at for at in ends if self._begins_secret(text[at:])), len(text))
         found = self._pattern.finditer(text)
         return next((match.start() for match in found if match.start() < ready < match.end()), ready)
+
+    def _begins_secret(self, end: bytes) -> bool:
+        return any(form.startswith(end) for form in self._forms)
 
 
 NO_SECRETS: Final = SecretMask()
