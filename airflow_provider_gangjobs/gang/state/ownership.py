@@ -193,7 +193,7 @@ def _decide_live(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDeci
         return _leave("on_kill is keep" if gang.on_kill is OnKill.KEEP else "the Job does not name the policy on_kill")
     match facts.task:
         case TaskEnd.ENDED:
-            return SweepDecision(SweepAction.DELETE_LIVE, f"its task has ended, and {unowned}")
+            return SweepDecision(SweepAction.DELETE_LIVE, "its task has ended, as Airflow has confirmed")
         case TaskEnd.NOT_ASKED:
             return SweepDecision(SweepAction.ASK, unowned)
         case TaskEnd.ENDED_ONCE:
