@@ -159,7 +159,7 @@ class HeldRun:
         self.wait_until_gone()
         ran_once(self.deployment.cluster_history, self.key())
         assert self.run.xcom("gang") == [{"rank": rank, "number": "0"} for rank in range(RANKS)]
-        resumed = self.log(f"attempt={tries}.log").count(f"{RANKS} ranks x ")
+        resumed = self.log(f"attempt={tries}.log").count("Time used: ")
         assert resumed == 1, "the task was resumed more than once"
 
 
