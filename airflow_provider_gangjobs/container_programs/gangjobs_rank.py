@@ -570,8 +570,9 @@ def prepare(environ: Mapping[str, str]) -> str:
                 os.remove(probe)
     except OSError as error:
         problem = f"The checkpoints cannot be written to {folder}: {error.strerror} for user {os.geteuid()}."
-        advice = " Give a volume that this user may write, for example by fsGroup in security_context"
-        return problem + advice * isinstance(error, PermissionError)
+        if isinstance(error, PermissionError):
+            problem += " Give a volume that this user may write, for example by fsGroup in security_context"
+        return problem
     if not url:
         return ""
     try:
