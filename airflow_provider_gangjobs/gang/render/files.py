@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.gang.identity import DIGEST_LENGTH
-from airflow_provider_gangjobs.gang.spec import PROGRESS_HELPER_FILE, SUPERVISOR_FILE, GangSpec
+from airflow_provider_gangjobs.gang.spec import PROGRESS_HELPER_FILE, RESULT_HELPER_FILE, SUPERVISOR_FILE, GangSpec
 from airflow_provider_gangjobs.kube.well_known import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
@@ -104,10 +104,12 @@ def files_mount() -> dict[str, Any]:
 
 KEY_FILE: Final = "gangjobs.key"
 KEY_BYTES: Final = 32
-_PROGRAMS: Final = {SUPERVISOR_FILE: "gangjobs_supervisor.py", PROGRESS_HELPER_FILE: PROGRESS_HELPER_FILE}
+_PROGRAMS: Final = {
+    SUPERVISOR_FILE: "gangjobs_supervisor.py",
+    PROGRESS_HELPER_FILE: PROGRESS_HELPER_FILE,
+    RESULT_HELPER_FILE: RESULT_HELPER_FILE,
+}
 """The file in `container_programs` by its name in the pod."""
-SUPERVISOR_FILES: Final = (*_PROGRAMS, KEY_FILE)
-"""Names in `files` that the provider uses itself."""
 PORT: Final = 29501
 PORT_NAME: Final = "supervisor"
 RUN_VOLUME: Final = "gang-run"
@@ -154,7 +156,12 @@ def files_of(spec: GangSpec) -> dict[str, str | bytes]:
     """Return the files of a gang, with those of the provider."""
     if not spec.is_supervised:
         return dict(spec.files)
-    return {**spec.files, **{name: (PROGRAMS / source).read_text("utf-8") for name, source in _PROGRAMS.items()}}
+    return {**spec.files, **supervisor_programs()}
+
+
+def supervisor_programs() -> dict[str, str]:
+    """Return the files of the provider that a gang with supervisors has: name in the pods -> content."""
+    return {name: (PROGRAMS / source).read_text("utf-8") for name, source in _PROGRAMS.items()}
 
 
 def with_supervisor(spec: GangSpec, pod: Object, address: str) -> Object:

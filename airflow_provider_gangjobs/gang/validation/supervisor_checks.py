@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.checkpoints import MOUNT_PATH, REMEDY, VOLUME, CheckpointPlace, place_of
-from airflow_provider_gangjobs.gang.render.files import PORT, RUN_PATH, RUN_VOLUME, SUPERVISOR_FILES
+from airflow_provider_gangjobs.gang.render.files import KEY_FILE, PORT, RUN_PATH, RUN_VOLUME, supervisor_programs
 from airflow_provider_gangjobs.gang.render.placement import rendezvous_of
 from airflow_provider_gangjobs.gang.spec import find_supervised
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
@@ -65,8 +65,9 @@ def _gang(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def _names_of_the_supervisor(parsed: ParsedSpec) -> Iterator[Problem]:
-    for name in SUPERVISOR_FILES:
-        if name in parsed.spec.files:
+    programs = supervisor_programs()
+    for name in (*programs, KEY_FILE):
+        if name in parsed.spec.files and parsed.spec.files[name] != programs.get(name):
             yield Problem(f"files.{name}", "is a file of the provider", "Choose another name")
     yield from check_volume_of_provider(parsed, RUN_VOLUME, RUN_PATH, "the files of the supervisor")
 
