@@ -70,15 +70,6 @@ async def test_slow_reader_gets_expired_error(registry: Registry, hub: WatchHub)
     assert (await anext(stream))["object"]["reason"] == "Expired"
 
 
-async def test_slightly_slow_reader_misses_nothing(registry: Registry, hub: WatchHub) -> None:
-    write(registry, "first")
-    stream = watched(registry, hub)
-    await anext(stream)
-    for number in range(4):
-        write(registry, f"c{number}")
-    assert names([await anext(stream) for _ in range(4)]) == ["c0", "c1", "c2", "c3"]
-
-
 async def test_revision_of_lost_state_is_expired(registry: Registry, hub: WatchHub) -> None:
     """A server that lost its state must not let clients wait for a revision that will not come."""
     events = [event async for event in watched(registry, hub, resourceVersion="1000")]

@@ -50,14 +50,6 @@ def release(bench, name):
     bench.run()
 
 
-def test_background_deletion_deletes_all_generations(bench):
-    top = config_map(bench, "top")
-    middle = config_map(bench, "middle", ref(top))
-    config_map(bench, "leaf", ref(middle))
-    delete(bench, "top")
-    assert left(bench) == []
-
-
 def test_object_stays_with_its_last_owner(bench):
     first, second = config_map(bench, "first"), config_map(bench, "second")
     config_map(bench, "shared", ref(first), ref(second))
@@ -65,14 +57,6 @@ def test_object_stays_with_its_last_owner(bench):
     assert [owner["name"] for owner in find(bench, "shared")["metadata"]["ownerReferences"]] == ["second"]
     delete(bench, "second")
     assert left(bench) == []
-
-
-def test_orphans_stay_without_owner_reference(bench):
-    top = config_map(bench, "top")
-    config_map(bench, "child", ref(top))
-    delete(bench, "top", "Orphan")
-    assert left(bench) == ["child"]
-    assert "ownerReferences" not in find(bench, "child")["metadata"]
 
 
 def test_foreground_owner_does_not_wait_for_others(bench):
@@ -119,18 +103,6 @@ def test_foreground_deletion_keeps_objects_with_another_owner(bench):
     config_map(bench, "shared", ref(top, blocks=True), ref(other))
     delete(bench, "top", "Foreground")
     assert left(bench) == ["other", "shared"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"uid": "00000000-0000-0000-0000-000000000000"}, {"name": "renamed"}, {"kind": "Secret"}],
-    ids=["absent uid", "other name", "other kind"],
-)
-def test_object_of_a_nonexistent_owner_is_collected(bench, changes):
-    top = config_map(bench, "top")
-    config_map(bench, "child", ref(top, **changes))
-    bench.run()
-    assert left(bench) == ["top"]
 
 
 def test_owner_of_an_unknown_kind_is_assumed_to_exist(bench):

@@ -3,7 +3,7 @@
 import pytest
 
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODGROUPS
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
 
 HARVEST = "gangjobs.airflow/harvest"
@@ -81,24 +81,6 @@ def test_ttl_added_later_counts_from_the_end(bench):
     bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"ttlSecondsAfterFinished": 10}})
     bench.run()
     assert bench.registry.find(JOBS, NAMESPACE, "train") is None
-
-
-def delete_group(bench):
-    bench.registry.delete(PODGROUPS, "train", NAMESPACE)
-    bench.run()
-    return bench.registry.find(PODGROUPS, NAMESPACE, "train")
-
-
-def test_pod_group_stays_until_its_pods_ended(bench):
-    bench.gang(workers=2, backoffLimit=6)
-    bench.run()
-    assert is_deleting(delete_group(bench))
-    bench.succeed(bench.pods()[0])
-    bench.run()
-    assert bench.registry.find(PODGROUPS, NAMESPACE, "train")
-    bench.succeed(bench.pods()[1])
-    bench.run()
-    assert bench.registry.find(PODGROUPS, NAMESPACE, "train") is None
 
 
 def test_deleted_namespace_is_emptied_first(bench):

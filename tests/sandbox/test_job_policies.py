@@ -42,18 +42,6 @@ def test_success_resets_the_failure_count(bench):
     assert seconds_until_next_pod(bench) == 10
 
 
-def test_failures_above_the_limit_fail_the_job(bench):
-    bench.job(workers=1, backoffLimit=1)
-    bench.run()
-    bench.fail(bench.live_pods("train")[0])
-    seconds_until_next_pod(bench)
-    assert bench.conditions() == []
-    bench.fail(bench.live_pods("train")[0])
-    bench.run()
-    assert bench.status()["failed"] == 2
-    assert bench.condition("train", "Failed")[0] == "BackoffLimitExceeded"
-
-
 def test_restarts_count_with_policy_on_failure(bench):
     bench.job(workers=1, backoffLimit=2, pod_spec={"restartPolicy": "OnFailure"})
     bench.run()
@@ -68,30 +56,6 @@ def test_restarts_count_with_policy_on_failure(bench):
     )
     bench.run()
     assert bench.condition("train", "FailureTarget")[0] == "BackoffLimitExceeded"
-
-
-def test_deleted_pod_is_replaced_while_it_terminates(bench):
-    bench.node()
-    bench.job(workers=1, backoffLimit=6, pod_spec={"nodeName": "node-1"})
-    bench.run()
-    bench.delete(bench.start(bench.pods("train")[0]))
-    bench.run(15)
-    assert len(bench.live_pods("train")) == 1
-    assert (bench.status()["failed"], bench.status()["terminating"]) == (1, 1)
-
-
-def test_deleted_pod_is_replaced_only_after_its_end(bench):
-    bench.node()
-    bench.job(workers=1, backoffLimit=6, podReplacementPolicy="Failed", pod_spec={"nodeName": "node-1"})
-    bench.run()
-    bench.delete(bench.start(bench.pods("train")[0]))
-    bench.run(60)
-    assert bench.live_pods("train") == []
-    assert (bench.status().get("failed"), bench.status()["terminating"]) == (None, 1)
-    bench.stop_deleted()
-    bench.run(15)
-    assert len(bench.live_pods("train")) == 1
-    assert (bench.status()["failed"], bench.status()["terminating"]) == (1, 0)
 
 
 def per_index(bench, *, workers=2, limit=1, **spec):
@@ -133,16 +97,6 @@ def test_backoff_is_separate_for_each_index(bench):
     assert [index_of(pod) for pod in bench.live_pods("train")] == [0, 1]
 
 
-def test_job_with_failed_indexes_fails_at_its_end(bench):
-    per_index(bench, limit=0)
-    fail_index(bench, 0)
-    assert bench.conditions() == []
-    bench.succeed(bench.live_pods("train")[0])
-    bench.run()
-    assert bench.condition("train", "Failed") == ("FailedIndexes", "Job has failed indexes")
-    assert (bench.status()["completedIndexes"], bench.status()["failedIndexes"]) == ("1", "0")
-
-
 def test_too_many_failed_indexes_end_the_job(bench):
     per_index(bench, workers=4, limit=0, maxFailedIndexes=1)
     fail_index(bench, 0)
@@ -156,29 +110,6 @@ def rule(action, **match):
 
 
 ON_42 = {"onExitCodes": {"operator": "In", "values": [42]}}
-ON_DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
-DISRUPTED = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
-
-
-def test_fail_job_rule_fails_the_job_at_once(bench):
-    bench.job(workers=2, backoffLimit=6, podFailurePolicy=rule("FailJob", **ON_42))
-    bench.run()
-    failed = bench.pods("train")[0]
-    bench.fail(failed, 42)
-    bench.run()
-    name = failed["metadata"]["name"]
-    message = f"Container main for pod default/{name} failed with exit code 42 matching FailJob rule at index 0"
-    assert bench.condition("train", "Failed") == ("PodFailurePolicy", message)
-
-
-def test_ignored_failure_is_not_counted(bench):
-    bench.job(workers=1, backoffLimit=0, podFailurePolicy=rule("Ignore", **ON_DISRUPTION))
-    bench.run()
-    bench.fail(bench.pods("train")[0], 137, **DISRUPTED)
-    bench.run(15)
-    assert bench.status().get("failed") is None
-    assert len(bench.live_pods("train")) == 1
-    assert bench.conditions() == []
 
 
 def test_fail_index_rule_uses_up_the_limit(bench):

@@ -3,7 +3,7 @@
 import pytest
 
 from gangjobs_sandbox.controllers import ControllerSettings
-from gangjobs_sandbox.controllers.job.workload import pod_group_name, workload_name
+from gangjobs_sandbox.controllers.job.workload import pod_group_name
 from gangjobs_sandbox.resources import JOBS, PODGROUPS, WORKLOADS
 from tests.sandbox.builders import NAMESPACE, Bench
 
@@ -32,24 +32,6 @@ def objects(bench):
 
 def groups_of_pods(bench):
     return {(pod["spec"].get("schedulingGroup") or {}).get("podGroupName") for pod in bench.pods("train")}
-
-
-def test_gang_is_inferred_from_the_shape(old):
-    job = old.job(workers=3)
-    old.run()
-    (workload,), (group,) = objects(old)
-    name = workload["metadata"]["name"]
-    assert name == workload_name(job)
-    assert workload["spec"] == {
-        "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "train"},
-        "podGroupTemplates": [{"name": "train-pgt-0", "schedulingPolicy": {"gang": {"minCount": 3}}}],
-    }
-    assert group["metadata"]["name"] == pod_group_name(name, "train-pgt-0")
-    assert group["spec"]["podGroupTemplateRef"] == {
-        "workload": {"workloadName": name, "podGroupTemplateName": "train-pgt-0"}
-    }
-    assert groups_of_pods(old) == {group["metadata"]["name"]}
-    assert len(old.bound("train")) == 3
 
 
 @pytest.mark.parametrize(
@@ -85,20 +67,6 @@ def test_job_name_that_is_too_long_for_a_template_gets_no_pods(old):
     old.job("a" * 58, workers=2)
     old.run(120)
     assert old.pods() == []
-
-
-def test_gang_follows_the_spec_in_137(new):
-    new.job(workers=3, scheduling=GANG)
-    new.run()
-    (workload,), (group,) = objects(new)
-    (template,) = workload["spec"]["podGroupTemplates"]
-    assert template["schedulingPolicy"] == {"gang": {"minCount": 3}}
-    assert group["spec"]["workloadRef"] == {
-        "workloadName": workload["metadata"]["name"],
-        "templateName": "train-pgt-0",
-    }
-    assert groups_of_pods(new) == {group["metadata"]["name"]}
-    assert [reason for reason, _ in new.events("train")][:2] == ["WorkloadCreated", "PodGroupCreated"]
 
 
 def test_controlled_job_is_ignored_in_137(new):

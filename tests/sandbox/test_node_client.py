@@ -27,22 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
-    ("arguments", "path"),
-    [
-        ({"plural": "nodes"}, "/api/v1/nodes"),
-        ({"plural": "nodes", "name": "a"}, "/api/v1/nodes/a"),
-        ({"plural": "pods", "name": "a", "namespace": "n"}, "/api/v1/namespaces/n/pods/a"),
-        (
-            {"plural": "pods", "name": "a", "namespace": "n", "subresource": "status"},
-            "/api/v1/namespaces/n/pods/a/status",
-        ),
-    ],
-)
-def test_paths_are_those_of_the_core_group(arguments: dict[str, str], path: str) -> None:
-    assert core_path(**arguments) == path
-
-
 def kubeconfig(url: str, **user: str) -> dict[str, Any]:
     return {
         "current-context": "here",
@@ -135,12 +119,6 @@ async def test_unreachable_server_is_retried() -> None:
         async with serving(create_app(registry, token=TOKEN), port=port):
             await until(lambda: follower.seen == ["listed "])
         await follower.stop()
-
-
-def serving_again(registry: Any, port: int) -> Any:
-    from gangjobs_sandbox.api import create_app, serving
-
-    return serving(create_app(registry, token=TOKEN), port=port)
 
 
 def encoded(data: bytes) -> str:

@@ -74,23 +74,6 @@ async def test_environment_and_directory_are_those_of_the_spec(tmp_path: Path) -
     assert int(count) <= 4  # A, and the variables that the shell sets
 
 
-async def test_process_may_end_itself_on_stop(tmp_path: Path) -> None:
-    made = shell(tmp_path, "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done")
-    process = await ContainerProcess.start(made)
-    await until(lambda: records_of(made), what="first line")
-    process.stop(20)
-    assert (await process.wait()).code == 3
-    assert await log_of(made) == "up\nbye\n"
-
-
-async def test_process_that_ignores_stop_is_killed(tmp_path: Path) -> None:
-    made = shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.05; done")
-    process = await ContainerProcess.start(made)
-    await until(lambda: records_of(made), what="first line")
-    process.stop(0.1)
-    assert (await process.wait()).code == 137
-
-
 async def test_second_stop_only_shortens_the_time(tmp_path: Path) -> None:
     made = shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.05; done")
     process = await ContainerProcess.start(made)

@@ -29,31 +29,6 @@ def scheduled(pod):
     return (found[0]["status"], found[0].get("reason"), found[0].get("message")) if found else None
 
 
-def group_condition(bench, name="train"):
-    status = bench.registry.get(PODGROUPS, name, NAMESPACE).get("status") or {}
-    return [(one["type"], one["status"], one["reason"]) for one in status.get("conditions", ())]
-
-
-def test_bound_pod_has_condition_and_event(bench):
-    bench.pod("p")
-    bench.run()
-    assert bench.bound() == ["node-1"]
-    assert scheduled(bench.pods()[0])[0] == "True"
-    assert bench.events("p") == [("Scheduled", "Successfully assigned default/p to node-1")]
-
-
-def test_pod_that_fits_nowhere_has_a_message(bench):
-    bench.pod("p", cpu="3")
-    bench.run(0)
-    tails = {"1.36": "no new claims to deallocate, preemption", "1.37": "preemption"}
-    message = (
-        f"0/2 nodes are available: 2 Insufficient cpu. {tails[bench.registry.release.name]}: "
-        "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
-    )
-    assert scheduled(bench.pods()[0]) == ("False", "Unschedulable", message)
-    assert bench.events("p") == [("FailedScheduling", message)]
-
-
 def test_gang_is_bound_when_another_ends(bench):
     bench.gang("first", workers=4, cpu="1")
     bench.run()
@@ -77,24 +52,6 @@ def test_terminating_pod_uses_resources(bench):
     bench.stop_deleted()
     bench.run(15)
     assert bench.registry.get("pods", "next", NAMESPACE)["spec"].get("nodeName")
-
-
-def test_replacement_is_placed_while_the_others_run(bench):
-    bench.gang(workers=2, backoffLimit=6)
-    bench.run()
-    bench.start(bench.pods("train")[0])
-    bench.fail(bench.pods("train")[1])
-    bench.run(30)
-    assert len([pod for pod in bench.live_pods("train") if pod["spec"].get("nodeName")]) == 2
-
-
-def test_pods_above_min_count_are_bound_later(bench):
-    bench.gang(workers=6, min_count=3, cpu="1")
-    bench.run()
-    assert len(bench.bound("train")) == 4
-    bench.node("node-3", cpu="2")
-    bench.run(15)
-    assert len(bench.bound("train")) == 6
 
 
 def test_lowered_min_count_lets_the_gang_start():
@@ -194,16 +151,3 @@ def test_pod_is_placed_in_one_step_with_an_advancing_clock():
     bench.pod("p")
     bench.manager.step()
     assert bench.bound() == ["node-1"]
-
-
-def test_group_of_another_priority_than_its_pods_is_refused():
-    """KEP-5710. The class must therefore be set on the group too."""
-    bench = two_nodes("1.37")
-    bench.registry.create(PRIORITYCLASSES, {"metadata": {"name": "urgent"}, "value": 1000})
-    group = {"metadata": {"name": "calm"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
-    bench.registry.create(PODGROUPS, group, NAMESPACE)
-    pod_spec = {"schedulingGroup": {"podGroupName": "calm"}, "priorityClassName": "urgent"}
-    bench.job(workers=2, pod_spec=pod_spec)
-    bench.run()
-    assert {scheduled(pod)[:2] for pod in bench.pods("train")} == {("False", "SchedulerError")}
-    assert group_condition(bench, "calm") == [("PodGroupInitiallyScheduled", "False", "SchedulerError")]

@@ -32,18 +32,6 @@ def leaving(bench, job=None):
     return [pod for pod in bench.pods(job) if is_deleting(pod)]
 
 
-def test_gang_of_higher_priority_preempts(bench):
-    bench.gang("calm", workers=4, cpu="1")
-    bench.run()
-    start_all(bench, "calm")
-    bench.gang("hasty", workers=4, cpu="1", pod_spec=URGENT)
-    bench.run()
-    assert bench.bound("hasty") == []
-    bench.stop_deleted()
-    bench.run(15)
-    assert len(bench.bound("hasty")) == 4
-
-
 def test_only_the_necessary_pods_are_evicted(bench):
     for number in range(4):
         bench.pod(f"calm-{number}")
@@ -51,26 +39,6 @@ def test_only_the_necessary_pods_are_evicted(bench):
     bench.pod("hasty", spec=URGENT)
     bench.run(30)
     assert len(leaving(bench)) == 1
-
-
-def test_victim_has_a_preemption_condition(bench):
-    bench.pod("calm", cpu="2", finalizers=["example.com/hold"])
-    bench.pod("other", cpu="2", spec=URGENT)
-    bench.run()
-    bench.pod("hasty", cpu="2", spec=URGENT)
-    bench.run()
-    (victim,) = leaving(bench)
-    (condition,) = [one for one in victim["status"]["conditions"] if one["type"] == "DisruptionTarget"]
-    assert condition["reason"] == "PreemptionByScheduler"
-    assert bench.events("calm")[-1][0] == "Preempted"
-
-
-def test_no_pod_is_evicted_if_that_does_not_help(bench):
-    bench.gang("calm", workers=4, cpu="1")
-    bench.run()
-    bench.gang("hasty", workers=6, cpu="1", pod_spec=URGENT)
-    bench.run(30)
-    assert leaving(bench) == []
 
 
 def test_class_with_policy_never_does_not_preempt(bench):

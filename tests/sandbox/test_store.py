@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -22,71 +21,10 @@ def thing(name: str = "a", namespace: str = "n", *, labels: dict[str, str] | Non
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels or {}}, "value": value}
 
 
-def summary_of(event: Event) -> tuple[str, str, int]:
-    return event.type.value, event.obj["metadata"]["name"], event.obj["value"]
-
-
-def test_each_change_is_a_new_version() -> None:
-    store = Store()
-    first = store.put(PODS, thing())
-    second = store.put(PODS, thing(value=1))
-    assert (first.revision, second.revision) == (1, 2)
-    assert second.obj["metadata"]["resourceVersion"] == "2"
-
-
 def test_versions_are_shared_by_all_resources() -> None:
     store = Store()
     store.put(PODS, thing())
     assert store.put(CONFIGMAPS, thing()).revision == 2
-
-
-def test_returned_objects_do_not_change() -> None:
-    store = Store()
-    seen = store.put(PODS, thing()).obj
-    before = copy.deepcopy(seen)
-    store.put(PODS, {**seen, "value": 1})
-    store.remove(PODS, "n", "a")
-    assert seen == before
-
-
-def test_removal_event_has_the_last_object_and_a_new_version() -> None:
-    store = Store()
-    store.put(PODS, thing(value=7))
-    events: list[Event] = []
-    store.observe(events.append)
-    store.remove(PODS, "n", "a")
-    assert [summary_of(event) for event in events] == [("DELETED", "a", 7)]
-    assert events[0].obj["metadata"]["resourceVersion"] == "2"
-    assert events[0].old is not None
-    assert events[0].old["metadata"]["resourceVersion"] == "1"
-
-
-def test_list_is_ordered_and_of_one_namespace() -> None:
-    store = Store()
-    for namespace, name in (("n", "b"), ("m", "c"), ("n", "a")):
-        store.put(PODS, thing(name, namespace))
-    assert [s.obj["metadata"]["name"] for s in store.list(PODS, "n")] == ["a", "b"]
-    assert [s.obj["metadata"]["name"] for s in store.list(PODS)] == ["c", "a", "b"]
-
-
-@pytest.mark.parametrize("text", ["job-name=x", "job-name=x,app=y", "app=y", "job-name in (x,z)", "job-name=none"])
-def test_index_equals_a_scan(text: str) -> None:
-    store = Store()
-    for number, labels in enumerate([{"job-name": "x"}, {"job-name": "x", "app": "y"}, {"job-name": "z"}, {}]):
-        store.put(PODS, thing(f"p{number}", labels=labels))
-    store.put(PODS, thing("p0", labels={"job-name": "z"}))
-    store.remove(PODS, "n", "p1")
-    selector = selectors.parse(text)
-    assert store.list(PODS, "n", selector) == [s for s in store.list(PODS, "n") if selector.matches(s.labels)]
-
-
-def test_history_returns_events_after_a_version() -> None:
-    store = Store()
-    store.put(PODS, thing())
-    store.put(CONFIGMAPS, thing())
-    store.put(PODS, thing(value=1))
-    assert [summary_of(event) for event in store.events_since(PODS, 1)] == [("MODIFIED", "a", 1)]
-    assert store.events_since(PODS, 3) == []
 
 
 def test_history_is_bounded() -> None:

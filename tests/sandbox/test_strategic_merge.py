@@ -35,11 +35,6 @@ def names(merged: dict[str, Any]) -> list[str]:
 A, B, C = ({"name": name, "image": f"{name}:1"} for name in "abc")
 
 
-def test_list_items_merge_by_their_key() -> None:
-    merged = apply(pod(A, B), pod({"name": "b", "image": "b:2"}), "Pod")
-    assert merged == pod(A, {"name": "b", "image": "b:2"})
-
-
 def test_nested_lists_merge_by_their_own_keys() -> None:
     original = pod({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]})
     merged = apply(original, pod({"name": "a", "env": [{"name": "Y", "value": "3"}]}), "Pod")
@@ -54,21 +49,6 @@ def test_job_reaches_its_template() -> None:
     original = {"spec": {"template": pod(A)}}
     merged = apply(original, {"spec": {"template": pod({"name": "a", "image": "a:2"})}}, "Job")
     assert merged["spec"]["template"] == pod({"name": "a", "image": "a:2"})
-
-
-def test_part_can_be_patched_by_its_own_name() -> None:
-    assert apply({"containers": [A]}, {"containers": [{"name": "a", "image": "x"}]}, "PodSpec") == {
-        "containers": [{"name": "a", "image": "x"}]
-    }
-
-
-def test_list_without_a_key_is_replaced() -> None:
-    original = pod({"name": "a", "args": ["1", "2"]})
-    assert apply(original, pod({"name": "a", "args": ["3"]}), "Pod") == pod({"name": "a", "args": ["3"]})
-
-
-def test_null_removes_a_field() -> None:
-    assert apply(pod(A, nodeName="n"), {"spec": {"nodeName": None}}, "Pod") == pod(A)
 
 
 def test_item_is_deleted_by_directive() -> None:
@@ -88,17 +68,6 @@ def test_object_is_replaced_by_directive() -> None:
 def test_object_is_deleted_by_directive() -> None:
     original = {"metadata": {"labels": {"a": "1"}, "name": "x"}}
     assert apply(original, {"metadata": {"labels": {"$patch": "delete"}}}, "Pod") == {"metadata": {"name": "x"}}
-
-
-def test_finalizers_are_a_set() -> None:
-    original = {"metadata": {"finalizers": ["a", "b"]}}
-    assert apply(original, {"metadata": {"finalizers": ["b", "c"]}}, "Pod")["metadata"]["finalizers"] == ["a", "b", "c"]
-
-
-def test_finalizers_are_taken_away_by_directive() -> None:
-    original = {"metadata": {"finalizers": ["a", "b"]}}
-    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["b", "none"]}}
-    assert apply(original, patch, "ConfigMap") == {"metadata": {"finalizers": ["a"]}}
 
 
 def test_taking_away_from_nothing_changes_nothing() -> None:

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import Client, PatchType
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import (
-    AlreadyExists,
-    BadRequest,
     Conflict,
-    Invalid,
     NotFound,
     ReplyLost,
     TlsFailed,
@@ -25,9 +22,9 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.cluster.served_resources import discover
-from airflow_provider_gangjobs.kube.views import JobView, PodView
+from airflow_provider_gangjobs.kube.views import JobView
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from gangjobs_sandbox.api.server import serving
@@ -122,39 +119,6 @@ async def test_object_lives_from_create_to_delete(connect: Connect) -> None:
 
 
 @in_virtual_time
-async def test_dry_run_stores_nothing(connect: Connect) -> None:
-    async with connected(connect) as (_, client):
-        assert (await client.create(JOBS, job(), "default", dry_run=True))["metadata"]["uid"]
-        assert await client.list(JOBS, "default") == []
-
-
-@pytest.mark.parametrize(
-    ("patch_type", "body"),
-    [
-        (PatchType.MERGE, {"metadata": {"labels": {"x": "y"}}}),
-        (PatchType.STRATEGIC, {"metadata": {"labels": {"x": "y"}}}),
-        (PatchType.JSON, [{"op": "add", "path": "/metadata/labels/x", "value": "y"}]),
-    ],
-)
-@in_virtual_time
-async def test_all_patch_types_are_applied(connect: Connect, patch_type: PatchType, body: Any) -> None:
-    async with connected(connect) as (_, client):
-        await client.create(JOBS, job(), "default")
-        patched = await client.patch(JOBS, "a", "default", body, patch_type=patch_type)
-        assert patched["metadata"]["labels"] == {"gang": "a", "x": "y"} | {
-            k: v for k, v in patched["metadata"]["labels"].items() if "/" in k
-        }
-
-
-@in_virtual_time
-async def test_second_create_finds_the_first(connect: Connect) -> None:
-    async with connected(connect) as (_, client):
-        await client.create(JOBS, job(), "default")
-        with pytest.raises(AlreadyExists):
-            await client.create(JOBS, job(), "default")
-
-
-@in_virtual_time
 async def test_unmet_preconditions_are_conflicts(connect: Connect) -> None:
     async with connected(connect) as (_, client):
         await client.create(JOBS, job(), "default")
@@ -162,29 +126,6 @@ async def test_unmet_preconditions_are_conflicts(connect: Connect) -> None:
             await client.delete(JOBS, "a", "default", uid="another")
         with pytest.raises(Conflict):
             await client.patch(JOBS, "a", "default", {"metadata": {"resourceVersion": "1"}, "spec": {"suspend": True}})
-
-
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [(job(unknownField=1), BadRequest), (job(parallelism=-1), Invalid), (job(name="No_Name"), Invalid)],
-    ids=["unknown field", "negative number", "bad name"],
-)
-@in_virtual_time
-async def test_bad_objects_are_refused(connect: Connect, body: dict[str, Any], error: type[Exception]) -> None:
-    async with connected(connect) as (_, client):
-        with pytest.raises(error):
-            await client.create(JOBS, body, "default")
-
-
-@in_virtual_time
-async def test_list_is_paged_and_selected(connect: Connect) -> None:
-    async with connected(connect) as (_, client):
-        for number in range(7):
-            await client.create(JOBS, job(f"job-{number}"), "default")
-        pages = [len(page) async for page in client.list_views(dict, JOBS, "default", limit=3)]
-        assert pages == [3, 3, 1]
-        chosen = await client.list(JOBS, label_selector="gang in (job-1, job-2),missing!=x")
-        assert [item["metadata"]["name"] for item in chosen] == ["job-1", "job-2"]
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER])
@@ -197,14 +138,6 @@ async def test_lost_response_does_not_show_whether_the_request_was_applied(conne
         assert caught.value.may_have_applied
         exists = bool([c for c in await client.list(CONFIGMAPS, "default") if c["metadata"]["name"] == "a"])
         assert exists is (kind is FaultKind.DROP_AFTER)
-
-
-@in_virtual_time
-async def test_refused_reads_are_repeated(connect: Connect) -> None:
-    async with connected(connect) as (running, client):
-        running.faults.add(Fault(FaultKind.STATUS, method="GET", code=503, times=3))
-        assert await client.list(JOBS, "default") == []
-        assert client.statistics().retries == 3
 
 
 # -- who is who ------------------------------------------------------------------------------------------------
@@ -264,18 +197,6 @@ async def test_informer_delivers_the_creation_change_and_deletion_of_a_job() -> 
         assert await subscription.changed(10)
         assert (subscription.objects(), list(subscription.take_deleted())) == ({}, [uid])
         assert jobs.statistics().decode_errors == 0
-
-
-@in_virtual_time
-async def test_informer_reads_pods_with_their_status() -> None:
-    async with watched(PodView, PODS) as (_, client, pods):
-        pod = {"metadata": {"name": "a", "labels": {"gang": "a"}}, "spec": job()["spec"]["template"]["spec"]}
-        subscription = pods.subscribe("a")
-        await client.create(PODS, pod, "default")
-        status = {"phase": "Succeeded", "reason": "Done"}
-        await client.patch(PODS, "a", "default", {"status": status}, subresource="status")
-        await until(lambda: [p.status.reason for p in subscription.objects().values()] == ["Done"])
-        assert pods.statistics().decode_errors == 0
 
 
 @pytest.mark.parametrize(

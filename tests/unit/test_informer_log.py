@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.errors import Forbidden, Gone, ReplyLost, ServerError
+from airflow_provider_gangjobs.cluster.errors import Forbidden, ReplyLost, ServerError
 from airflow_provider_gangjobs.cluster.informer.health import SILENCE_BEFORE_WARNING_S, Health
 from airflow_provider_gangjobs.kube.text import log_fields
 from tests.unit.scripted_reflector import OpenWatch, ScriptedAnswers, bookmark, event, expired, obj, page, play
@@ -67,16 +67,6 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
             ended("closed by the server", 300, 0),
         ],
     ),
-    "list expired": (
-        [page(5, more="x"), Gone(410, request="list jobs"), FIRST, [OpenWatch(300)]],
-        [
-            ("DEBUG", "version expired", {"of": "list", "cause": "list jobs: 410"}),
-            pause(1, "list jobs: 410"),
-            ("INFO", "informer synced", {"objects": 1}),
-            OPENED,
-            ended("closed by the server", 300, 0),
-        ],
-    ),
     "trouble that lasts, and its end": (
         [FIRST, *[DOWN] * 4, [OpenWatch(300)]],
         [
@@ -89,27 +79,6 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
             OPENED,
             ended("closed by the server", 300, 0),
             ("INFO", "informer recovered", {"failures": 4}),
-        ],
-    ),
-    "no watch succeeds": (
-        [FIRST, *[DOWN] * 5, page(9)],
-        [
-            SYNCED,
-            *[pause(failures, DOWN_TEXT) for failures in (1, 2, 3)],
-            warned(DOWN_TEXT),
-            *[pause(failures, DOWN_TEXT) for failures in (4, 5)],
-            listed("failing", 0),
-        ],
-    ),
-    "a connection that broke": (
-        [FIRST, [*EVENTS[:1], OpenWatch(100, LOST)], [OpenWatch(300)]],
-        [
-            SYNCED,
-            OPENED,
-            ended(LOST_TEXT, 100, 1),
-            pause(1, LOST_TEXT),
-            ("DEBUG", "watch opened", {"version": "6"}),
-            ended("closed by the server", 300, 0),
         ],
     ),
     "watch refused": (

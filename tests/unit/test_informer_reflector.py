@@ -109,14 +109,6 @@ async def test_expired_version_means_list_again(how: Any) -> None:
     assert reflector.statistics().lists == 2
 
 
-async def test_expired_list_starts_again() -> None:
-    script, store, _ = await play(
-        page(5, obj("old", 1), more="x"), Gone(410, request=""), page(8, obj("a", 2)), [OpenWatch(300)]
-    )
-    assert script.asked == ["list", "list x", "list", "watch 8"]
-    assert set(values(store)) == {"a"}
-
-
 async def test_list_that_expires_is_read_in_larger_pages_and_never_whole() -> None:
     gone = Gone(410, request="", continue_token="leaves-a-gap")
     script, _, _ = await play(*[page(5, more="x"), gone] * 6, page(7), [OpenWatch(300)])
@@ -136,12 +128,6 @@ async def test_failed_page_is_requested_again() -> None:
     )
     assert script.asked == ["list", "list x", "list x", "watch 5"]
     assert set(values(store)) == {"a", "b"}
-
-
-@pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"metadata":{}}', {"kind": "Status"}], ids=str)
-async def test_malformed_list_is_requested_again(answer: Any) -> None:
-    script, _, _ = await play(answer, page(5), [OpenWatch(300)])
-    assert script.asked == ["list", "list", "watch 5"]
 
 
 async def test_version_that_never_works_is_listed_again() -> None:
@@ -171,11 +157,6 @@ async def test_short_watches_back_off(answer: Any) -> None:
     assert reflector.statistics().problem is not None
 
 
-async def test_delays_do_not_shrink_by_relisting() -> None:
-    script, _, _ = await play(*[part for _ in range(60) for part in (page(5), [expired()])])
-    assert script.now / len(script.requests) > 5
-
-
 MUCH = [event("ADDED", obj(f"u{number}", number + 6)) for number in range(10)]
 
 
@@ -188,13 +169,6 @@ async def test_watch_with_many_changes_is_resumed_soon() -> None:
     assert len(store) == 10
     statistics = reflector.statistics()
     assert (statistics.lists, statistics.back_offs, statistics.problem) == (1, 0, None)
-
-
-async def test_watch_that_ended_regularly_after_a_second_is_resumed_soon() -> None:
-    """An API server may end a watch without events together with other watches."""
-    script, _, reflector = await play(page(5), *[[OpenWatch(1.5)]] * 100, [OpenWatch(300)])
-    assert all(1.52 <= gap <= 1.6 for gap in script.gaps[1:])
-    assert (reflector.statistics().lists, reflector.statistics().problem) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +186,6 @@ async def test_short_watch_without_changes_is_followed_by_a_delay(answer: Any) -
     script, _, reflector = await play(page(5), answer, [OpenWatch(300)])
     assert 0.5 <= script.gaps[1] <= 2.5
     assert reflector.statistics().back_offs == 1
-
-
-async def test_repeated_known_events_back_off() -> None:
-    there = page(5, *(each["object"] for each in MUCH))
-    script, _, _ = await play(*[part for _ in range(20) for part in (there, *[MUCH] * 5)])
-    assert script.now / len(script.requests) > 5
 
 
 async def test_healthy_watch_resets_the_backoff() -> None:
@@ -294,27 +262,6 @@ async def test_undecodable_event_is_skipped_and_not_repeated() -> None:
     assert script.asked[-1] == "watch 6"
     assert values(store) == {"a": "old"}
     assert reflector.statistics().decode_errors == 1
-
-
-async def test_cancelled_reflector_ends() -> None:
-    waiting = asyncio.Event()
-
-    class Stuck(ScriptedAnswers):
-        async def list_page(self, *_: Any, **__: Any) -> bytes:
-            waiting.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    script = Stuck([])
-    health = Health("jobs", script.clock, healthy_after_s=5)
-    reflector = Reflector(
-        script, Target(JOBS), View, Store(everything), health=health, clock=script.clock, config=InformerConfig()
-    )
-    task = asyncio.create_task(reflector.run())
-    await waiting.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
 
 
 # -- staleness -------------------------------------------------------------------------------------------------
