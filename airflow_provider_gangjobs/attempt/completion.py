@@ -276,7 +276,7 @@ class Completion:
             return
         if self.event.status is Status.TIMEOUT and self.event.reason == EXECUTION_TIMEOUT:
             self.gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            self._release_held_pods()  # of a gang that the trigger has halted, and whose pods it could not wait for
+            self._release_held_pods()  # of a gang that the trigger has stopped, and whose pods it could not wait for
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()
         error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)

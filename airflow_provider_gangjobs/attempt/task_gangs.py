@@ -250,11 +250,11 @@ class TaskGangs:
             return None
 
     def end(self, on_finish: OnFinish, *, why: str, timeout_s: float | None = None) -> None:
-        """End the live gangs of this try: delete them if `on_finish` is `delete`, otherwise halt them.
+        """End the live gangs of this try: delete them if `on_finish` is `delete`, otherwise stop them.
 
         Gangs that have ended are kept. Never raises, because the caller is about to raise the error that matters.
 
-        :param why: The reason, for the log and for the annotation of a halted Job.
+        :param why: The reason, for the log and for the annotation of a stopped Job.
         :param timeout_s: The limit of all requests, in seconds. `None` means no limit.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
@@ -264,7 +264,7 @@ class TaskGangs:
 
         def note(ref: GangRef) -> None:
             ended.append(ref)
-            self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "halted", why)
+            self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "stopped", why)
 
         async def act(service: GangService) -> None:
             # Imported on the loop, because a signal handler may have interrupted an import of the main thread.

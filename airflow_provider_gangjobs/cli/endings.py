@@ -61,11 +61,11 @@ def _add_options(parser: argparse.ArgumentParser, reason: str) -> None:
 def cancel(options: argparse.Namespace) -> int:
     """End the pods of a live gang, keep its Job, and return 0."""
 
-    async def halt(gangs: GangService) -> tuple[GangRef, bool]:
+    async def stop(gangs: GangService) -> tuple[GangRef, bool]:
         ref = (await find_gang(gangs, options, is_live=True)).ref
-        return ref, await gangs.halt(ref, reason=f"{_who()} has cancelled it with gangjobs{_because(options)}")
+        return ref, await gangs.stop(ref, reason=f"{_who()} has cancelled it with gangjobs{_because(options)}")
 
-    ref, is_done = run_on_cluster(options, halt)
+    ref, is_done = run_on_cluster(options, stop)
     if not is_done:
         raise CommandError(f"{ref}: the Job was deleted meanwhile")
     print(f"{ref} cancelled: its pods end, and its Job stays")

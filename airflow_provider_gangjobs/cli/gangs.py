@@ -71,7 +71,7 @@ def configure_list(parser: argparse.ArgumentParser) -> None:
     add_output_option(parser)
     parser.add_argument("--waiting", action="store_true", help="gangs whose ranks have not all started")
     parser.add_argument("--running", action="store_true", help="gangs whose ranks have all started")
-    parser.add_argument("--failed", action="store_true", help="gangs that failed, were halted, or are being deleted")
+    parser.add_argument("--failed", action="store_true", help="gangs that failed, were stopped, or are being deleted")
     parser.add_argument("--dag", metavar="ID", help="gangs of this DAG")
     parser.add_argument(
         "--since", type=parse_age, metavar="AGE", help="gangs that were live within the last 30m, 2h or 1d"

@@ -127,7 +127,7 @@ class Gang:
 
 
 class Terminated(SystemExit):
-    """The rank received SIGTERM: its gang is halted or deleted, or another rank has failed."""
+    """The rank received SIGTERM: its gang is stopped or deleted, or another rank has failed."""
 
 
 class ResultError(Exception):

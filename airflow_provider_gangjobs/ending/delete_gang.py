@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_ve
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
-from airflow_provider_gangjobs.gang.state.halt import DELETION_MARK, end_patch, without_deletion_mark
+from airflow_provider_gangjobs.gang.state.stop import DELETION_MARK, end_patch, without_deletion_mark
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.claim import is_gone, mark_delivered_by
 from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RetryingRequests
@@ -94,7 +94,7 @@ class _GangDeletion:
     """Judges a gang by all its Jobs, and makes sure that a gang that was judged as live cannot succeed any more.
 
     The precondition of a deletion concerns one Job. If the main Job has ended or has no pods, the gang succeeds when
-    the last of the other Jobs is complete, which does not change the main Job. So the main Job is marked as halted,
+    the last of the other Jobs is complete, which does not change the main Job. So the main Job is marked as stopped,
     which keeps other tries from adopting the gang, and then a Job that has not ended is deleted in the version that
     was judged. If that Job is complete by then, the gang has succeeded, and the mark has no effect. A Job of a
     JobSet is made to fail instead, because the JobSet controller creates a deleted Job again.

@@ -1,11 +1,11 @@
-"""Halt a gang, and kill the live gangs of a task if the task instance that ends them holds their claim.
+"""Stop a gang, and kill the live gangs of a task if the task instance that ends them holds their claim.
 
-A halt ends the pods of a gang and frees their capacity, and its Job stays and fails. The rules are `gang.state.halt`.
+A stop ends the pods of a gang and frees their capacity, and its Job stays and fails. The rules are `gang.state.stop`.
 The reason is written on the Job first. Then a Job that is suspended is made to fail, and the Jobs of the other roles
-end. Whoever dies in between leaves a Job that says that it is halted, and a follower, a submission, or a sweep goes on.
-Every function is repeatable.
+end. Whoever dies in between leaves a Job that says that it is stopped, and a follower, a submission, or a sweep goes
+on. Every function is repeatable.
 
-A kill is a deletion or a halt. A gang that has ended, or that another try has adopted, is left alone. A kill has two
+A kill is a deletion or a stop. A gang that has ended, or that another try has adopted, is left alone. A kill has two
 steps, because the gang ends by itself after the first one: `begin_kill` deletes the gang, and `finish_kill` releases
 its pods. Nobody follows the gang any more who would record their outcomes.
 """
@@ -22,15 +22,15 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete_gang import Deletion, delete_job_if, may_get_pods, release_deleted
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
-from airflow_provider_gangjobs.gang.state.halt import halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stop import needs_finish, stop_patch
 from airflow_provider_gangjobs.jobs.claim import patch_claimed
 from airflow_provider_gangjobs.jobs.requests import (
     BRIEF_PAUSES_S,
     PAUSES_S,
     RetryingRequests,
     end_roles,
-    finish_halted,
+    finish_stopped,
     get_job,
     get_main_job,
 )
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import Object
 
 
-async def halt(client: Client, ref: GangRef, *, reason: str) -> bool:
-    """Halt a gang. The next submission of its task is a new attempt. Returns false if the Job is gone.
+async def stop(client: Client, ref: GangRef, *, reason: str) -> bool:
+    """Stop a gang. The next submission of its task is a new attempt. Returns false if the Job is gone.
 
     Raises:
-        ClusterError: it is unknown whether the gang is halted.
+        ClusterError: it is unknown whether the gang is stopped.
     """
     job = await get_main_job(client, ref)
     if job is None:
         return False
     requests = RetryingRequests(client, ref.namespace)
-    return await halt_job(requests, job, reason, pauses_s=PAUSES_S)
+    return await stop_job(requests, job, reason, pauses_s=PAUSES_S)
 
 
-async def halt_job(
+async def stop_job(
     requests: RetryingRequests,
     job: StoredGang,
     reason: str,
@@ -66,27 +66,27 @@ async def halt_job(
     claim_id: str | None = None,
     pauses_s: Sequence[float] = BRIEF_PAUSES_S,
 ) -> bool:
-    """Halt a gang that was just read, as `halt` does.
+    """Stop a gang that was just read, as `stop` does.
 
-    :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
+    :param claim_id: Stop the gang only if this task instance is responsible for the gang when the server applies the
         patch. If another one is responsible, the function returns false.
-    :param pauses_s: The pause before each read of the Job, in seconds; see `finish_halted`.
+    :param pauses_s: The pause before each read of the Job, in seconds; see `finish_stopped`.
 
     Raises:
-        ClusterError: it is unknown whether the gang is halted, or whether the Jobs of its other roles have ended. A
-            follower of the gang, or another halt, ends them.
+        ClusterError: it is unknown whether the gang is stopped, or whether the Jobs of its other roles have ended. A
+            follower of the gang, or another stop, ends them.
     """
     job = job.main
     if claim_id is None:
-        is_halted = await requests.jobs(job.ref).halt(job, reason)
+        is_stopped = await requests.jobs(job.ref).stop(job, reason)
     else:
-        values = dict(pointers_of(halt_patch(reason, job)))
-        is_halted = await patch_claimed(requests.client, job.ref, claim_id, values) is not None
-    if is_halted and needs_finish(job):
-        await finish_halted(requests.client, job.ref, clock=requests.clock, pauses_s=pauses_s)
-    if is_halted and job.has_roles:
+        values = dict(pointers_of(stop_patch(reason, job)))
+        is_stopped = await patch_claimed(requests.client, job.ref, claim_id, values) is not None
+    if is_stopped and needs_finish(job):
+        await finish_stopped(requests.client, job.ref, clock=requests.clock, pauses_s=pauses_s)
+    if is_stopped and job.has_roles:
         await end_roles(requests, job.ref)
-    return is_halted
+    return is_stopped
 
 
 class KillResult(StrEnum):
@@ -94,7 +94,7 @@ class KillResult(StrEnum):
 
     DELETED = "deleted"
     ENDED = "ended"
-    """The gang has ended, or was halted. The Job and the ledger stay."""
+    """The gang has ended, or was stopped. The Job and the ledger stay."""
     LEFT_ALONE = "left alone"
     """The Job is gone, or another task instance is responsible for the gang."""
 
@@ -140,12 +140,12 @@ async def finish_kill(client: Client, begun: Kill) -> None:
         await release_deleted(client, begun.ref, begun.deletion)
 
 
-async def halt_live(client: Client, ref: GangRef, claim_id: str, *, reason: str) -> bool:
-    """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
+async def stop_live(client: Client, ref: GangRef, claim_id: str, *, reason: str) -> bool:
+    """Stop the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
     gang = await get_job(client, ref)
     if gang is None or gang.ref != ref or kill_result(gang, claim_id) is not KillResult.DELETED:
         return False
-    return await halt_job(RetryingRequests(client, ref.namespace), gang, reason, claim_id=claim_id)
+    return await stop_job(RetryingRequests(client, ref.namespace), gang, reason, claim_id=claim_id)
 
 
 async def end_live_gangs(
@@ -158,12 +158,12 @@ async def end_live_gangs(
     reason: str,
     on_ended: Callable[[GangRef], None],
 ) -> list[GangRef]:
-    """Delete or halt the task's live gangs that `claim_id` is responsible for, and release their pods.
+    """Delete or stop the task's live gangs that `claim_id` is responsible for, and release their pods.
 
     Returns the gangs that were ended.
 
-    :param delete: Delete the gangs. Otherwise they are halted with `reason`.
-    :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
+    :param delete: Delete the gangs. Otherwise they are stopped with `reason`.
+    :param on_ended: Called with each gang that is deleted or stopped, before its pods are released.
     """
     requests = RetryingRequests(client, namespace)
     ended: list[StoredGang] = []
@@ -171,7 +171,7 @@ async def end_live_gangs(
         if delete:
             has_ended = (await begin_kill(client, gang.ref, claim_id, seen=stored)).result is KillResult.DELETED
         else:
-            has_ended = await halt_job(requests, gang, reason, claim_id=claim_id)
+            has_ended = await stop_job(requests, gang, reason, claim_id=claim_id)
         if has_ended:
             ended.append(gang)
     for gang in ended:

@@ -8,7 +8,7 @@ that no ledger has are lost by the other functions.
 |---|---|
 | `release_all` | pods that the caller has chosen |
 | `release_pods` | a gang that is over and that nobody follows; a namespace or a cluster, to uninstall the provider |
-| `drain_pods` | a gang that was just deleted or halted, whose pods may still be created |
+| `drain_pods` | a gang that was just deleted or stopped, whose pods may still be created |
 | `release_and_count_running` | an earlier attempt, for whose pods the next one waits |
 """
 
@@ -184,7 +184,7 @@ async def _release_page(client: Client, pods: list[PodView], total: ReleaseRepor
 
 
 async def drain_pods(client: Client, ref: GangRef, *, may_get_pods: bool = True, roles: Collection[str] = ()) -> bool:
-    """Release the pods of a gang that was deleted or halted, until no pod is held and no other pod is to be expected.
+    """Release the pods of a gang that was deleted or stopped, until no pod is held and no other pod is to be expected.
 
     The Job controller works on one Job in one thread. When it removes its own finalizer from the pods of a deleted Job,
     it knows that the Job is deleted, so it creates no other pod. Without pods to tell this from, the function waits

@@ -1,10 +1,10 @@
 """Deletes the submission of an id, and gangs whose submission stopped half-way.
 
-A gang that runs is halted before its submission is deleted, and the deletion waits for its pods. The steps for each Job
-have a fixed order, so that after a crash at any point the next deletion finds what is left:
+A gang that runs is stopped before its submission is deleted, and the deletion waits for its pods. The steps for each
+Job have a fixed order, so that after a crash at any point the next deletion finds what is left:
 
-1. Halt the gang, if it has not ended.
-2. Remove the provider's finalizer from the pods, until no pod has it and the pods of a halted gang have ended.
+1. Stop the gang, if it has not ended.
+2. Remove the provider's finalizer from the pods, until no pod has it and the pods of a stopped gang have ended.
 3. Delete the objects of the submission: groups, Service, files, ledger. Or delete the Job, which owns these objects.
 4. Label a Job that is kept as dropped. From then on the id is free.
 
@@ -47,17 +47,17 @@ from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.schedulers.external import find_scheduler
-from airflow_provider_gangjobs.gang.state.halt import (
-    CLEANUP_HALT_REASON,
-    DELETION_HALT_REASON,
-    halt_patch,
-    is_halted_by_cleanup,
-    needs_finish,
-)
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
+from airflow_provider_gangjobs.gang.state.stop import (
+    CLEANUP_STOP_REASON,
+    DELETION_STOP_REASON,
+    is_stopped_by_cleanup,
+    needs_finish,
+    stop_patch,
+)
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, finish_halted, list_pods, start_role
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, finish_stopped, list_pods, start_role
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ async def delete_submission(
     :param timeout_s: How many seconds to wait for the pods of a gang.
 
     Raises:
-        SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
+        SubmissionFailed: pods of a stopped gang were not gone in time, or a request was refused.
     """
     requests = RetryingRequests(client, namespace)
     try:
         gangs = [await requests.read_gang(found) for found in await jobs_of(requests, submission_id)]
         for gang in gangs:
-            await _halt_and_release(client, requests, gang, timeout_s)
+            await _stop_and_release(client, requests, gang, timeout_s)
             await (_delete_ended_job(requests, gang.ref) if job else _delete_owned_objects(requests, gang))
     except ClusterError as error:
         where = f"{namespace}/{submission_id}"
@@ -111,11 +111,11 @@ async def delete_submission(
     return tuple(gang.ref for gang in gangs)
 
 
-async def _halt_and_release(client: Client, requests: RetryingRequests, gang: StoredGang, timeout_s: float) -> None:
-    """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
+async def _stop_and_release(client: Client, requests: RetryingRequests, gang: StoredGang, timeout_s: float) -> None:
+    """Stop a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
     ref, is_unfinished = gang.ref, not gang.is_ended
     if state_of(gang) is SubmissionState.IN_PROGRESS:
-        await requests.jobs(ref).halt(gang, DELETION_HALT_REASON)
+        await requests.jobs(ref).stop(gang, DELETION_STOP_REASON)
     if is_unfinished and gang.has_roles:
         await end_roles(requests, ref)
     deadline = requests.clock.monotonic() + timeout_s
@@ -153,7 +153,7 @@ async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) ->
         delete_config_map = partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid)
         await requests.retry(delete_config_map, after_conflict=True)
     if needs_finish(gang):
-        await finish_halted(requests.client, gang.ref, clock=requests.clock)
+        await finish_stopped(requests.client, gang.ref, clock=requests.clock)
     await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
@@ -198,8 +198,8 @@ def is_half_submitted(job: StoredGang, *, now: datetime, older_than: timedelta) 
     """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
     if job.is_started_by_others or not job.is_unstarted:
         return False
-    if state_of(job) is SubmissionState.HALTED:
-        return is_halted_by_cleanup(job)
+    if state_of(job) is SubmissionState.STOPPED:
+        return is_stopped_by_cleanup(job)
     assert job.created_at is not None, "a stored Job has a creation time"
     return state_of(job) is SubmissionState.IN_PROGRESS and now - job.created_at >= older_than
 
@@ -209,7 +209,7 @@ def must_be_removed(job: StoredGang) -> bool:
 
     Nobody waits for the gang of a task. The UIDs of the Jobs of a JobSet are noted by the last step of a submission.
     """
-    return job.task is not None or job.has_job_set or state_of(job) is SubmissionState.HALTED
+    return job.task is not None or job.has_job_set or state_of(job) is SubmissionState.STOPPED
 
 
 def required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
@@ -289,15 +289,15 @@ async def _complete(requests: RetryingRequests, stored: Object) -> bool:
 
 async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     job = read_job(stored)
-    # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
+    # The Job is stopped first. A submitter that continues with this Job finds it stopped. A submitter that was faster
     # has changed the Job, and then this patch does not apply.
-    is_halted = state_of(job) is SubmissionState.HALTED or await patch_unchanged(
-        requests.client, JOBS, stored["metadata"], halt_patch(CLEANUP_HALT_REASON, job)
+    is_stopped = state_of(job) is SubmissionState.STOPPED or await patch_unchanged(
+        requests.client, JOBS, stored["metadata"], stop_patch(CLEANUP_STOP_REASON, job)
     )
-    if is_halted and job.has_roles:
+    if is_stopped and job.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
         await end_roles(requests, job.ref)
-    return is_halted and (await delete_job_if(requests, job.ref, lambda _: True)).deleted is not None
+    return is_stopped and (await delete_job_if(requests, job.ref, lambda _: True)).deleted is not None
 
 
 _HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

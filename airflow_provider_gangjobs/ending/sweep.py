@@ -48,7 +48,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, gang_ref_of, has_ended, is_held
 from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
-from airflow_provider_gangjobs.jobs.requests import RetryingRequests, finish_halted
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, finish_stopped
 from airflow_provider_gangjobs.kube.names import annotation_pointer
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH, LABEL_GANG
@@ -127,7 +127,7 @@ async def _do(client: Client, gang: SweptGang, follow: Callable[[GangRef], Await
     if action is SweepAction.MARK_DELIVERED:
         return await _mark_delivered(client, job)
     if action is SweepAction.FINISH:
-        return await finish_halted(client, job.ref, clock=client.clock)
+        return await finish_stopped(client, job.ref, clock=client.clock)
 
     def is_still_so(stored: StoredGang) -> bool:
         return stored.claim == job.claim and decide_sweep(stored, gang.facts).action is action

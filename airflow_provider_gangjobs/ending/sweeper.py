@@ -43,7 +43,7 @@ class SweepCounter(StrEnum):
     DELIVERED = "delivered"
     """Gangs that were marked as delivered, because Airflow had accepted the success of their tasks."""
     FINISHED = "finished"
-    """Suspended Jobs of halted gangs that were made to fail."""
+    """Suspended Jobs of stopped gangs that were made to fail."""
     FORGOTTEN = "forgotten"
     """Gangs that had ended and that the informers dropped from memory."""
     FAILURES = "failures"

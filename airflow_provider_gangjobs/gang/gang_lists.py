@@ -107,7 +107,7 @@ class GangRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: str = ""
     """Queue of Kueue."""
     reason: str = ""
-    """Why the gang failed or was halted: a reason of the Job, and its message."""
+    """Why the gang failed or was stopped: a reason of the Job, and its message."""
 
     @property
     def task(self) -> str:
@@ -126,7 +126,7 @@ class GangRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_failed(self) -> bool:
-        """The gang failed, was halted, or is being deleted."""
+        """The gang failed, was stopped, or is being deleted."""
         return self.phase in FAILED
 
     def waited(self, now: datetime) -> timedelta:

@@ -135,7 +135,7 @@ class GangJobHook(BaseHook):
     delete_upload = blocking(GangService.delete_upload)
     outcomes = blocking(GangService.outcomes)
     logs = blocking(GangService.logs)
-    halt = blocking(GangService.halt)
+    stop = blocking(GangService.stop)
     delete = blocking(GangService.delete)
     release_finalizers = blocking(GangService.release_finalizers)
 

@@ -1,4 +1,4 @@
-"""The requests about the Jobs and pods of gangs: reads, halts, the ends of roles, and the rules that repeat requests.
+"""The requests about the Jobs and pods of gangs: reads, stops, the ends of roles, and the rules that repeat requests.
 
 A write whose answer was lost is never treated as a failed write. Safe to repeat are reads, deletions with a uid, and
 patches that have the same result however often they are sent. The table of the package `submission` says which loop
@@ -9,10 +9,10 @@ days, and an API server that is down comes back, so the number of its retries is
 lasted (missing permission, an untrusted certificate, a connection that cannot be used) ends them, because a person has
 to correct the cause.
 
-If Kueue manages a Job that was halted, Kueue and the Job controller act on the same change of the Job: Kueue suspends
+If Kueue manages a Job that was stopped, Kueue and the Job controller act on the same change of the Job: Kueue suspends
 the Job again, because its Workload is inactive, and the Job controller lets the Job fail, because its deadline has
-passed. The Job fails unless Kueue writes first. So `finish_halted` reads the Job again, and repeats the change if the
-Job is suspended. The rules are `gang.state.halt`.
+passed. The Job fails unless Kueue writes first. So `finish_stopped` reads the Job again, and repeats the change if the
+Job is suspended. The rules are `gang.state.stop`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from airflow_provider_gangjobs.cluster.http.transport import PatchType, Propagat
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, roles_selectors
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
-from airflow_provider_gangjobs.gang.state.halt import FinishStep, end_patch, finish_patch, halt_patch, next_finish_step
 from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd, end_by_main_patch
 from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.stop import FinishStep, end_patch, finish_patch, next_finish_step, stop_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import Object, PodView, make_interner
 
@@ -195,8 +195,8 @@ BRIEF_PAUSES_S: Final = (0.0, 0.2, 0.5)
 """The pauses where a process is about to be killed."""
 
 
-async def finish_halted(client: Client, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
-    """Make a suspended Job fail if the Job was halted or its activeDeadlineSeconds is 0. Raises no `ClusterError`.
+async def finish_stopped(client: Client, ref: GangRef, *, clock: Clock, pauses_s: Sequence[float] = PAUSES_S) -> bool:
+    """Make a suspended Job fail if the Job was stopped or its activeDeadlineSeconds is 0. Raises no `ClusterError`.
 
     Of a gang with roles, this is the main Job. Safe to repeat.
 
@@ -273,7 +273,7 @@ async def extend_time_limits(requests: RetryingRequests, gang: StoredGang, limit
 async def start_role(requests: RetryingRequests, name: str, uid: str, generation: int) -> Object:
     """Let the Job of a role that is not the first one run, unless the Job was ended since it was read. Not retried.
 
-    :param generation: The generation that was read. A halt changes it.
+    :param generation: The generation that was read. A stop changes it.
 
     Raises:
         Invalid: the Job has changed.
@@ -283,7 +283,7 @@ async def start_role(requests: RetryingRequests, name: str, uid: str, generation
 
 
 async def end_roles(requests: RetryingRequests, ref: GangRef) -> None:
-    """End the Jobs of the other roles of a gang whose main Job is halted. Their Jobs fail. Safe to repeat.
+    """End the Jobs of the other roles of a gang whose main Job is stopped. Their Jobs fail. Safe to repeat.
 
     Raises:
         ClusterError: it is unknown whether the Jobs have ended.
@@ -294,18 +294,18 @@ async def end_roles(requests: RetryingRequests, ref: GangRef) -> None:
         await jobs.end_jobs(gang)
 
 
-async def end_roles_of_halted_gang(requests: RetryingRequests, ref: GangRef) -> None:
-    """End the Jobs of the other roles if the gang was halted while the submission started them. Never raises."""
+async def end_roles_of_stopped_gang(requests: RetryingRequests, ref: GangRef) -> None:
+    """End the Jobs of the other roles if the gang was stopped while the submission started them. Never raises."""
     with suppress(ClusterError):  # whoever follows the gang ends these Jobs, too
         stored = await requests.find(JOBS, ref.name)
-        if stored is not None and read_job(stored).is_halted:
+        if stored is not None and read_job(stored).is_stopped:
             await end_roles(requests, ref)
 
 
-async def finish_halts(requests: RetryingRequests, jobs: list[StoredGang]) -> None:
-    """End the roles that still run of gangs that were halted. Whoever halted a gang may have died in between."""
+async def finish_stops(requests: RetryingRequests, jobs: list[StoredGang]) -> None:
+    """End the roles that still run of gangs that were stopped. Whoever stopped a gang may have died in between."""
     for job in jobs:
-        if job.is_halted and (jobs_to_end(job) or must_delete_job_set(job)):
+        if job.is_stopped and (jobs_to_end(job) or must_delete_job_set(job)):
             await end_roles(requests, job.ref)
 
 
@@ -485,40 +485,40 @@ class JobRequests:
         body = end_by_main_patch(end)
         return await self.retry(lambda: patch_unchanged(self.client, JOBS, version_of(job.metadata), body))
 
-    async def halt(self, job: StoredGang, reason: str) -> bool:
-        """Halt the gang of a Job that was just read. Return false if the Job is gone.
+    async def stop(self, job: StoredGang, reason: str) -> bool:
+        """Stop the gang of a Job that was just read. Return false if the Job is gone.
 
         Of a gang with roles, this is the main Job: that of the first role, or the Job without pods that owns the
-        JobSet. `end_jobs` ends the others. A Job that is suspended stays suspended until `finish_halted` makes it fail.
+        JobSet. `end_jobs` ends the others. A Job that is suspended stays suspended until `finish_stopped` lets it fail.
         """
-        return await self.patch(halt_patch(reason, job.main))
+        return await self.patch(stop_patch(reason, job.main))
 
-    async def finish_halted(self, job: StoredGang | None) -> None:
-        """Make the Job of a halted gang fail if it is suspended. Raises no `ClusterError`.
+    async def finish_stopped(self, job: StoredGang | None) -> None:
+        """Make the Job of a stopped gang fail if it is suspended. Raises no `ClusterError`.
 
         :param job: The Job as it was just read; `None` if it is gone.
         """
         if job is not None and next_finish_step(job) is FinishStep.END:
-            await finish_halted(self.client, self.ref, clock=self._clock)
+            await finish_stopped(self.client, self.ref, clock=self._clock)
 
     async def finish_ended_by_main(self, gang: StoredGang) -> None:
         """Go on with the end of a gang that is marked. Safe to repeat.
 
         :param gang: The gang as it was just read.
         """
-        await self.finish_halted(gang)  # a queue may have suspended the Job in the same moment
+        await self.finish_stopped(gang)  # a queue may have suspended the Job in the same moment
         if must_delete_job_set(gang):
             await self.retry(lambda: delete_job_set(self.client, self.ref))
 
     async def end_jobs(self, gang: StoredGang) -> None:
-        """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was halted.
+        """End the Jobs of a gang with roles that still run, after one of them has failed or the gang was stopped.
 
-        Safe to repeat. The main Job of a halted gang is left out: its halt ends it.
+        Safe to repeat. The main Job of a stopped gang is left out: its stop ends it.
 
         :param gang: The gang as it was just read.
         """
         for one in jobs_to_end(gang):
-            if one.metadata.uid != self.ref.uid or not gang.is_halted:
+            if one.metadata.uid != self.ref.uid or not gang.is_stopped:
                 await self.retry(partial(self._patch, StoredGang(one).ref, end_patch()))
         if must_delete_job_set(gang):
             await self.retry(lambda: delete_job_set(self.client, self.ref))
@@ -531,7 +531,7 @@ class JobRequests:
         :param gang: The gang as it was just read. Nothing is done if its roles are no JobSet.
         """
         if gang.has_job_set:
-            await finish_halted(self.client, self.ref, clock=self._clock)
+            await finish_stopped(self.client, self.ref, clock=self._clock)
 
     async def set_ttl(self, job: StoredGang | None) -> None:
         """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now.

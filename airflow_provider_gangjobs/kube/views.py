@@ -130,7 +130,7 @@ class JobAnnotations(Annotations, frozen=True):
     max_tries: str | None = msgspec.field(name=keys.ANNOTATION_MAX_TRIES, default=None)
     delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
     disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
-    halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
+    stopped: str | None = msgspec.field(name=keys.ANNOTATION_STOPPED, default=None)
     main_containers: str | None = msgspec.field(name=keys.ANNOTATION_MAIN_CONTAINERS, default=None)
     deleted_by: str | None = msgspec.field(name=keys.ANNOTATION_DELETED_BY, default=None)
     time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)

@@ -351,7 +351,7 @@ async def _page(gangs: GangService, place: Place, limit: int, token: str | None)
 
 
 async def delete_submission(request: Request, place: WritePlace, submission_id: SubmissionId) -> Response:
-    """Halt the gang if it has not ended, and delete the submission with its files: 204 when it is gone.
+    """Stop the gang if it has not ended, and delete the submission with its files: 204 when it is gone.
 
     After 202 the deletion goes on. Ask by the same request until the answer is 204, or 404 if it was done in between.
     The request continues a deletion that an error has ended.
@@ -360,7 +360,7 @@ async def delete_submission(request: Request, place: WritePlace, submission_id: 
     with request.app.state.limits.admit(place.user):
         gangs = await _clusters(request).delete(place, submission_id)
     if gangs is None:
-        return respond({"detail": "The gang is halted, and its pods are ending."}, 202, Retry_After="5")
+        return respond({"detail": "The gang is stopped, and its pods are ending."}, 202, Retry_After="5")
     if not gangs:
         raise _no_submission()
     log.info("User %s deleted submission %r in %s", place.user, submission_id, place.namespace)

@@ -37,10 +37,10 @@ from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, next_limit
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.halt import read_deadline_halt
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, VerdictKind
 from airflow_provider_gangjobs.gang.state.pods import rank_of
+from airflow_provider_gangjobs.gang.state.stop import read_deadline_stop
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.plugins.page_rows import PHASE_OF_STATUS
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_requests
@@ -164,7 +164,7 @@ def _view_of_job(
     diagnosis = diagnose(observation, outcomes)
     summary = _summary(observation, job, diagnosis, requests)
     rows = build_rows(snapshot.pods, outcomes, now)
-    if observation.wait.cause is WaitCause.HALTED:
+    if observation.wait.cause is WaitCause.STOPPED:
         rows = [replace(row, tone=Tone.QUIET) if row.tone is Tone.BAD else row for row in rows]
     ranks = observation.counts.ranks
     is_over = observation.verdict is not None or phase is Phase.FAILED
@@ -266,11 +266,11 @@ def _describe_success(ranks: int) -> str:
 
 def _describe_failure(observation: Observation, job: StoredGang, diagnosis: Diagnosis) -> str:
     """Return why a gang has ended that did not succeed; empty for other gangs."""
-    if job.halt_note == EXECUTION_TIMEOUT and observation.wait.cause is WaitCause.HALTED:
+    if job.stop_note == EXECUTION_TIMEOUT and observation.wait.cause is WaitCause.STOPPED:
         return f"The {_EXECUTION_TIMEOUT} of the task passed."
-    if (halted := read_deadline_halt(job)) is not None:
-        return describe_deadline(PARAMETERS.get(halted.phase, ""), halted.phase, halted.message)
-    if observation.wait.cause is WaitCause.HALTED and job.failure_cause is not None:
+    if (stopped := read_deadline_stop(job)) is not None:
+        return describe_deadline(PARAMETERS.get(stopped.phase, ""), stopped.phase, stopped.message)
+    if observation.wait.cause is WaitCause.STOPPED and job.failure_cause is not None:
         return job.failure_cause[1]
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         return diagnosis.summary

@@ -46,7 +46,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
 
     Exactly one of `gangs`, `submission_ids` and `selector` says which gangs. A gang may be submitted after the sensor
     has started. If a task or submission id has several attempts, the newest one counts. The sensor records the outcomes
-    of the gangs, as the trigger of their own task does. It is responsible for none of them: it claims, halts and
+    of the gangs, as the trigger of their own task does. It is responsible for none of them: it claims, stops and
     deletes no gang, whatever happens to the sensor.
 
     If the gangs cannot be read, a deferred sensor waits, and fails after some time with `TrackingFailed`. This says

@@ -13,7 +13,7 @@ A DAG file may import this module, so the module imports no client library. Each
 A `GangSession` keeps one client open for code that is not asynchronous and that signals may interrupt::
 
     with GangSession(config) as session:
-        session.call(lambda service: service.halt(ref, reason="for examination"))
+        session.call(lambda service: service.stop(ref, reason="for examination"))
 
 The first call connects. All calls use the same event loop, the same client and its TLS connections. Airflow ends a task
 whose `execution_timeout` has passed by a signal whose handler raises in the main thread. If an event loop ran in the
@@ -215,7 +215,7 @@ class GangService(Struct, frozen=True):
     ) -> tuple[GangRef, ...]:
         """Delete the ledger, the files, the Service and the groups of a submission; with `job`, also its Jobs.
 
-        A live gang is halted first, and the call waits for its pods. Safe to repeat, also after an error. Returns the
+        A live gang is stopped first, and the call waits for its pods. Safe to repeat, also after an error. Returns the
         Jobs that the submission had.
 
         Raises:
@@ -322,11 +322,11 @@ class GangService(Struct, frozen=True):
 
         return await delete(self.client, ref, deleted_by=deleted_by)
 
-    async def halt(self, ref: GangRef, *, reason: str) -> bool:
+    async def stop(self, ref: GangRef, *, reason: str) -> bool:
         """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
-        from airflow_provider_gangjobs.ending.kill import halt
+        from airflow_provider_gangjobs.ending.kill import stop
 
-        return await halt(self.client, ref, reason=reason)
+        return await stop(self.client, ref, reason=reason)
 
 
 async def follow(

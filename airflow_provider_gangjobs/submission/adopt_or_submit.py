@@ -231,7 +231,7 @@ def _decide_for_id(ask: _Question) -> SubmissionAction:
     """Return the action for a submission id that a client chose.
 
     The same id is the same gang, also after the gang has succeeded. If the gang was created from other parameters, the
-    submission is refused. A gang that has failed, was halted, or is being deleted is followed by the next attempt,
+    submission is refused. A gang that has failed, was stopped, or is being deleted is followed by the next attempt,
     which may have other parameters.
     """
     current = [job for job in ask.newest_first if _is_current(job)]

@@ -161,7 +161,7 @@ class SubmissionRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_failed(self) -> bool:
-        """If the submission can never be completed, halt its Job with the error instead of deleting the Job.
+        """If the submission can never be completed, stop its Job with the error instead of deleting the Job.
 
         The record of a submission id then has the error. The error of a task is in Airflow.
         """
@@ -214,7 +214,7 @@ class FailureCause:
     """Why a submission failed."""
 
     reason: str
-    """The reason of the Job's Failed condition, the class of the error that stopped the submission, or `Halted`."""
+    """The reason of the Job's Failed condition, the class of the error that stopped the submission, or `Stopped`."""
     message: str
 
 
@@ -268,10 +268,10 @@ def record_of(job: StoredGang) -> SubmissionRecord:
 
 
 def _state(job: StoredGang, phase: Phase) -> SubmissionState:
-    """Return the state as a user reads it. A gang that was halted has failed, and the phase shows how a gang ended."""
+    """Return the state as a user reads it. A gang that was stopped has failed, and the phase shows how a gang ended."""
     if job.is_being_deleted:
         return SubmissionState.DELETING
-    if job.is_ending_by_halt:
+    if job.is_ending_by_stop:
         return SubmissionState.FAILED
     return _STATE_OF.get(phase, SubmissionState.IN_PROGRESS)
 

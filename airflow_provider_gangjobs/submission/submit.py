@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES, PODS
 from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
-from airflow_provider_gangjobs.ending.kill import halt_job
+from airflow_provider_gangjobs.ending.kill import stop_job
 from airflow_provider_gangjobs.ending.release import release_and_count_running
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
@@ -58,17 +58,17 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
 )
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler
-from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
+from airflow_provider_gangjobs.gang.state.stop import format_stop_note
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
 from airflow_provider_gangjobs.jobs.requests import (
     RestartSubmission,
     RetryingRequests,
-    end_roles_of_halted_gang,
-    finish_halts,
+    end_roles_of_stopped_gang,
+    finish_stops,
 )
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
@@ -113,7 +113,7 @@ def may_still_run(job: StoredGang) -> bool:
 
     The Job controller reports an end only when all pods have ended (`podReplacementPolicy: Failed`).
     """
-    return not job.is_ended and (job.is_being_deleted or (job.is_halted and job.has_pods_left))
+    return not job.is_ended and (job.is_being_deleted or (job.is_stopped and job.has_pods_left))
 
 
 def _gangs_of(pods: Iterable[PodView]) -> list[GangRef]:
@@ -341,7 +341,7 @@ class _SubmissionRun(Struct, frozen=True):
             ClusterError: the pods could not be listed or released.
         """
         requests, previous = self.requests, self.request.previous
-        await finish_halts(requests, jobs)
+        await finish_stops(requests, jobs)
         waited_for = [job for job in jobs if job in action.superseded or may_still_run(job)]
         if previous is None or not (waited_for or previous.is_retry):
             return
@@ -464,7 +464,7 @@ class _SubmissionRun(Struct, frozen=True):
     async def _complete(self, progress: Progress) -> None:
         """Run the steps that are left. If a step fails and the submission can be completed later, the Job stays.
 
-        If the submission can never be completed, the Job is deleted, or halted with the error.
+        If the submission can never be completed, the Job is deleted, or stopped with the error.
         """
         try:
             for step in steps_of(progress):
@@ -474,11 +474,11 @@ class _SubmissionRun(Struct, frozen=True):
             if cannot_complete and progress.job and progress.stored.is_suspended:
                 with suppress(ClusterError):  # the cause matters more, and a sweep or a cleanup removes the Job
                     if self.request.keeps_failed and isinstance(error, GangJobError):
-                        await halt_job(self.requests, progress.stored, format_halt_note(error))
+                        await stop_job(self.requests, progress.stored, format_stop_note(error))
                     else:
                         await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
             elif any(kind == JOBS.kind for kind, _ in progress.owned):
-                await end_roles_of_halted_gang(progress.requests, progress.ref)
+                await end_roles_of_stopped_gang(progress.requests, progress.ref)
             raise
 
     def _is_own_suspended(self, job: StoredGang) -> bool:

@@ -25,8 +25,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
-from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, judge_halted, read_deadline_halt
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, diagnose_timeout
 from airflow_provider_gangjobs.gang.state.phase import (
     FINAL_PHASES,
     PHASE_OF_VERDICT,
@@ -43,6 +42,7 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     has_queue_decision,
     waits_for_kueue,
 )
+from airflow_provider_gangjobs.gang.state.stop import DeadlineStop, judge_stopped, read_deadline_stop
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
@@ -117,7 +117,7 @@ async def follow(
 ) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and return the event.
 
-    The follower also returns when the gang does not exist any more, or when a deadline has passed; then it halts the
+    The follower also returns when the gang does not exist any more, or when a deadline has passed; then it stops the
     gang. If the gang has ended, the outcomes of all its pods are recorded and no pod is held, or the notes of the event
     say which are not. Safe to cancel at any time, to run again, and to run twice at once.
 
@@ -243,23 +243,23 @@ class _Follower:
         self._keep_times(observation)
         queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
-        halted = read_deadline_halt(job)
-        is_halted = job is not None and job.is_end_caused_by_halt
-        if observation.verdict is not None and not is_halted:
+        stopped = read_deadline_stop(job)
+        is_stopped = job is not None and job.is_end_caused_by_stop
+        if observation.verdict is not None and not is_stopped:
             return await self._confirm(pods, *self._verdict_before_deletion(job, observation.verdict))
         report_in_s = self.reporter.report(
             observation, self.now(), has_events=self.evidence.has_events or has_queue_decision(workload)
         )
-        if job is not None and job.jobs and (is_halted or job.failure_target_condition is not None):
+        if job is not None and job.jobs and (is_stopped or job.failure_target_condition is not None):
             await self.jobs.end_jobs(job)
-        if is_halted:
-            return await self._halted(halted)
+        if is_stopped:
+            return await self._stopped(stopped)
         if (
             job is not None
             and job.is_suspended
             and (note := give_up_note(workload, self.evidence.assembly_line)) is not None
         ):
-            await self.jobs.halt(job, note)
+            await self.jobs.stop(job, note)
             return _RETRY_SOON
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(
@@ -391,7 +391,7 @@ class _Follower:
     # -- deadlines -------------------------------------------------------------------------------------------
 
     async def _time_out(self) -> GangEvent | _Sleep:
-        """Halt the gang if its deadline has passed also by what the server says now, because a watch may lag."""
+        """Stop the gang if its deadline has passed also by what the server says now, because a watch may lag."""
         await self.evidence.read_refusal()
         if self.waits_for_nodes:
             await self.evidence.read_capacity()
@@ -406,39 +406,39 @@ class _Follower:
             return self._retry_by(next_deadline(observation, self.deadlines))
         assert job is not None, "a gang without a Job has a verdict"
         if exceeded.phase is Phase.ASSEMBLING:
-            halted = self._failed_assembly(observation)
+            stopped = self._failed_assembly(observation)
         else:
-            halted = DeadlineHalt(exceeded.phase, observation.wait.cause, observation.line)
-        if not await self.jobs.halt(job, str(halted)):
+            stopped = DeadlineStop(exceeded.phase, observation.wait.cause, observation.line)
+        if not await self.jobs.stop(job, str(stopped)):
             return _RETRY_SOON
         await self.jobs.end_jobs(job)
-        return await self._halted(halted, observation)
+        return await self._stopped(stopped, observation)
 
-    def _failed_assembly(self, observation: Observation) -> DeadlineHalt:
+    def _failed_assembly(self, observation: Observation) -> DeadlineStop:
         """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
         cause, line = observation.wait.cause, observation.line
         if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_cause is not None:
             cause, line = self.evidence.assembly_cause, self.evidence.assembly_line
         details = line, describe_stops(self.watch.queue_workload)
-        return DeadlineHalt(Phase.ASSEMBLING, cause, ". ".join(filter(None, details)))
+        return DeadlineStop(Phase.ASSEMBLING, cause, ". ".join(filter(None, details)))
 
     def _retry_by(self, due: datetime | None) -> _Sleep:
         """Return the usual sleep, or less if the deadline passes earlier: a response may have set the time back."""
         left_s = RETRY_SOON_S if due is None else (due - self.now()).total_seconds()
         return _Sleep(min(max(left_s, 0.0), RETRY_SOON_S), 0.0)
 
-    async def _halted(self, halted: DeadlineHalt | None, before: Observation | None = None) -> GangEvent:
-        """Finish the harvest of a gang that was halted, unless the gang ended by itself at the last moment.
+    async def _stopped(self, stopped: DeadlineStop | None, before: Observation | None = None) -> GangEvent:
+        """Finish the harvest of a gang that was stopped, unless the gang ended by itself at the last moment.
 
-        :param halted: The deadline that has passed; `None` if something else halted the gang, such as a user.
-        :param before: The observation at which the gang was halted, if this follower halted it.
+        :param stopped: The deadline that has passed; `None` if something else stopped the gang, such as a user.
+        :param before: The observation at which the gang was stopped, if this follower stopped it.
         """
         final = FinalHarvest(self.harvest, self.observer, self.now)
         await final.load_ledger()
         result = await final.run()
         job = await self.jobs.read()
-        await self.jobs.finish_halted(job)
-        verdict = judge_halted(job, self.ref, last_seen=self.watch.job or self.watch.gone_job)
+        await self.jobs.finish_stopped(job)
+        verdict = judge_stopped(job, self.ref, last_seen=self.watch.job or self.watch.gone_job)
         if verdict is not None:
             if not (verdict.job_is_there or verdict.deletion_has_only_begun):
                 self.harvester.drop_ledger()
@@ -446,20 +446,20 @@ class _Follower:
         await self.jobs.set_ttl(job)
         observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
         counts = replace(observation.counts, held=result.held)
-        if halted is None:
-            reason, message = job.halt_cause if job else ("", "")
+        if stopped is None:
+            reason, message = job.stop_cause if job else ("", "")
             return self._event(
                 Status.FAILED,
                 replace(observation, phase=Phase.FAILED, counts=counts),
-                diagnose_halt(reason, message),
+                diagnose_stop(reason, message),
                 notes=result.notes,
             )
         return self._event(
             Status.TIMEOUT,
-            replace(observation, phase=halted.phase, counts=counts),
-            diagnose_timeout(halted.phase, halted.cause, halted.message),
-            seconds=allowed_s(halted.phase, self.deadlines),
-            image=parse_image(halted.message) if halted.cause is WaitCause.IMAGE else "",
+            replace(observation, phase=stopped.phase, counts=counts),
+            diagnose_timeout(stopped.phase, stopped.cause, stopped.message),
+            seconds=allowed_s(stopped.phase, self.deadlines),
+            image=parse_image(stopped.message) if stopped.cause is WaitCause.IMAGE else "",
             notes=result.notes,
         )
 

@@ -1,4 +1,4 @@
-"""Endings, halts and disruptions on releases without the Workload API, which most clusters run."""
+"""Endings, stops and disruptions on releases without the Workload API, which most clusters run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cluster.controlplane.build import OLDER_RELEASES
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.test_disruptions_on_real_releases import FIRST_ATTEMPT_IS_ENDLESS, runs
 from tests.cluster.test_endings_on_real_releases import chosen, play_all
-from tests.cluster.test_halt_on_real_releases import halt_suspended
+from tests.cluster.test_stop_on_real_releases import stop_suspended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +43,8 @@ def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(
         raise error
 
 
-async def test_suspended_job_that_is_halted_fails(bare_plane: ControlPlane, bare_tenant: Tenant) -> None:
-    await halt_suspended(bare_tenant, gang="preferred")
+async def test_suspended_job_that_is_stopped_fails(bare_plane: ControlPlane, bare_tenant: Tenant) -> None:
+    await stop_suspended(bare_tenant, gang="preferred")
 
 
 async def test_evicted_attempt_is_submitted_again(bare_plane: ControlPlane, bare_tenant: Tenant) -> None:

@@ -80,7 +80,7 @@ async def test_namespace_that_names_the_folder_of_checkpoints_is_within_the_role
     assert_within_role(tenant)
 
 
-async def test_gangs_that_time_out_or_are_halted_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
+async def test_gangs_that_time_out_or_are_stopped_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     async def too_long(run: str, cpu: str, deadlines: Deadlines) -> Status:
         event = await follow_gang(tenant, await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=cpu), run), deadlines)
         return event.status
@@ -94,9 +94,9 @@ async def test_gangs_that_time_out_or_are_halted_stay_within_the_role(tenant: Te
 
 async def test_gangs_that_are_killed_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     deleted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "deleted")
-    halted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "halted")
+    stopped = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "stopped")
     assert await kill(gangs.client, deleted.ref, "somebody") is KillResult.DELETED
-    assert await gangs.halt(halted.ref, reason="the task was cleared")
+    assert await gangs.stop(stopped.ref, reason="the task was cleared")
     assert (await follow_gang(tenant, deleted)).status is Status.DELETED
     await gangs.release_finalizers(namespace=tenant.namespace)
     await gangs.tidy(older_than=timedelta(0))

@@ -271,8 +271,8 @@ async def test_second_harvester_completes_the_harvest_when_the_first_one_dies(te
 
 
 @pytest.mark.parametrize("fault_name", ["dies before", "dies after", "409", "500 after", "no answer"])
-async def test_halt_is_completed_after_each_fault(tenant: Tenant, fault_name: str) -> None:
-    """A gang whose deadline has passed is halted by its follower, or by the next one."""
+async def test_stop_is_completed_after_each_fault(tenant: Tenant, fault_name: str) -> None:
+    """A gang whose deadline has passed is stopped by its follower, or by the next one."""
     if tenant.plane.release != FULLY_TESTED_RELEASE:
         pytest.skip(f"tried on {FULLY_TESTED_RELEASE}")
     fault, is_fatal = FAULTS[fault_name]

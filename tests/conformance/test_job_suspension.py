@@ -51,7 +51,7 @@ def test_suspension_deletes_pods_without_counting_them(namespace: Namespace) -> 
 
 
 def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(namespace: Namespace) -> None:
-    """A halted Job is in this state if a queue lets it run again."""
+    """A stopped Job is in this state if a queue lets it run again."""
     namespace.create("jobs", indexed())
     namespace.wait_pods(2)
     namespace.patch("jobs", "j", {"spec": {"suspend": True, "parallelism": 0, "activeDeadlineSeconds": 1}})
@@ -67,7 +67,7 @@ def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(namesp
 
 @pytest.mark.parametrize("has_run", [False, True])
 def test_job_that_starts_with_a_deadline_of_zero_fails_without_a_pod(namespace: Namespace, has_run: bool) -> None:
-    """The provider halts a suspended gang in this way."""
+    """The provider stops a suspended gang in this way."""
     namespace.create("jobs", indexed(suspend=not has_run))
     if has_run:
         namespace.wait_pods(2)
@@ -116,7 +116,7 @@ def test_held_pods_of_a_suspended_job_stay_until_released(namespace: Namespace) 
 
 
 def test_deadline_that_has_passed_ends_a_job_that_runs(namespace: Namespace) -> None:
-    """The provider halts a gang in this way: its pods end, and then the Job fails."""
+    """The provider stops a gang in this way: its pods end, and then the Job fails."""
     namespace.add_nodes()
     namespace.create("jobs", indexed(finalizers=(FOREIGN,), podReplacementPolicy="Failed"))
     pods = namespace.wait_bound(2)

@@ -59,7 +59,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
 
 
 def _verdicts_of(event: GangEvent) -> set[Status | None]:
-    """Return the verdicts of the Job that agree with the event. A halted Job fails, or stays suspended."""
+    """Return the verdicts of the Job that agree with the event. A stopped Job fails, or stays suspended."""
     return {Status.FAILED, None} if event.status is Status.TIMEOUT else {event.status, None}
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_DELIVERED,
-    ANNOTATION_HALTED,
     ANNOTATION_MAIN_CONTAINERS,
+    ANNOTATION_STOPPED,
 )
 from tests.guarantees.claims import find_order
 from tests.guarantees.history import (
@@ -304,7 +304,7 @@ def claim_is_linear(history: History, grace_s: float = GRACE_S) -> list[Violatio
 
     1. The answers of the recorded operations agree with an order in which each operation happened at one moment between
        its beginning and its end.
-    2. A claim changes only while the gang can be adopted: it was not halted, delivered, or deleted.
+    2. A claim changes only while the gang can be adopted: it was not stopped, delivered, or deleted.
     3. A live gang is deleted only after the task instance that held its claim had ended, or a user had ended it, or
        another try had begun. The checker does not know time limits of tasks, which also end live gangs.
     """
@@ -331,7 +331,7 @@ def _wrong_claim(change: Change) -> str | None:
         return None
     closed = {
         "deleted": is_being_deleted(change.old),
-        "halted": annotation(change.old, ANNOTATION_HALTED) is not None,
+        "stopped": annotation(change.old, ANNOTATION_STOPPED) is not None,
         "delivered": annotation(change.old, ANNOTATION_DELIVERED) is not None,
     }
     states = [state for state, holds in closed.items() if holds]
@@ -343,7 +343,7 @@ def _wrong_deletion(change: Change, history: History) -> str | None:
     old = change.old
     requested = old is not None and not is_being_deleted(old) and (change.is_deletion or is_being_deleted(change.obj))
     if old is None or not requested or is_ended(old) or old["spec"].get("suspend"):
-        return None  # the gang had ended, was halted, or has not started yet
+        return None  # the gang had ended, was stopped, or has not started yet
     owner = claim_of(old)
     before = [one for one in history.task_changes(change.task or "") if one.at <= change.at]
     if not before or before[-1].claim != owner or before[-1].state in {*FINAL_STATES, None, "up_for_retry"}:

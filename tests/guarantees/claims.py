@@ -22,7 +22,7 @@ class Stage(StrEnum):
 
     LIVE = "live"
     SUCCEEDED = "succeeded"
-    HALTED = "halted"
+    STOPPED = "stopped"
     DELIVERED = "delivered"
     GONE = "gone"
 
@@ -51,10 +51,10 @@ class ClaimedGang:
                 return self, {Answer.LEFT}
             case Kind.DELIVER:
                 return replace(self, stage=Stage.DELIVERED), {Answer.DONE}
-            case Kind.HALT:
+            case Kind.STOP:
                 # The note on a Job that has ended is no change either.
                 answers = {Answer.DONE} if self.stage is Stage.LIVE else {Answer.DONE, Answer.LEFT}
-                return self._if_live(Stage.HALTED), answers
+                return self._if_live(Stage.STOPPED), answers
             case _:
                 return self._if_live(Stage.GONE), {Answer.DONE if self.stage is Stage.LIVE else Answer.ENDED}
 

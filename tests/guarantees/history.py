@@ -138,7 +138,7 @@ class Kind(StrEnum):
 
     ADOPT = "adopt"
     KILL = "kill"
-    HALT = "halt"
+    STOP = "stop"
     DELIVER = "deliver"
     SWEEP = "sweep"
     END = "end"

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_DELIVERED,
-    ANNOTATION_HALTED,
     ANNOTATION_MAIN_CONTAINERS,
+    ANNOTATION_STOPPED,
 )
 from tests.guarantees.checkers import CHECKERS, Guarantee, violations
 from tests.guarantees.history import History
@@ -157,9 +157,9 @@ BAD: dict[str, tuple[Guarantee, Callable[[], Story]]] = {
         lambda: running().at(5).task("running", "try-2").job(claim="try-2").at(6).job(claim="try-2", deleting=True),
     ),
     "a live gang is removed while its task waits": (CLAIM, lambda: running().at(5).gone("train-0")),
-    "a halted gang is adopted": (
+    "a stopped gang is adopted": (
         CLAIM,
-        lambda: running().at(5).job(annotations={ANNOTATION_HALTED: "x"}).at(6).job(claim="try-2"),
+        lambda: running().at(5).job(annotations={ANNOTATION_STOPPED: "x"}).at(6).job(claim="try-2"),
     ),
     "a delivered gang is adopted": (
         CLAIM,
@@ -177,9 +177,9 @@ BAD: dict[str, tuple[Guarantee, Callable[[], Story]]] = {
         CLAIM,
         lambda: running().at(1).call("deliver", "try-1", "done", ended=2).at(3).call("deliver", "try-2", "done"),
     ),
-    "an adoption succeeds after a halt": (
+    "an adoption succeeds after a stop": (
         CLAIM,
-        lambda: running().at(1).call("halt", "try-1", "done", ended=2).at(3).call("adopt", "try-2", "done"),
+        lambda: running().at(1).call("stop", "try-1", "done", ended=2).at(3).call("adopt", "try-2", "done"),
     ),
     "a kill ends a gang that had ended": (
         CLAIM,

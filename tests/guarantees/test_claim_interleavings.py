@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, halt_live
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, stop_live
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STAGES = {
     SubmissionState.IN_PROGRESS: Stage.LIVE,
     SubmissionState.SUCCEEDED: Stage.SUCCEEDED,
-    SubmissionState.HALTED: Stage.HALTED,
+    SubmissionState.STOPPED: Stage.STOPPED,
     SubmissionState.DELIVERED: Stage.DELIVERED,
     SubmissionState.DELETING: Stage.GONE,
 }
@@ -56,8 +56,8 @@ class Caller:
                 return Answer.DONE if submission.ref == ref else Answer.LEFT
             case Kind.KILL:
                 return _KILLED[(await begin_kill(api, ref, self.claim)).result]
-            case Kind.HALT:
-                done = await halt_live(api, ref, self.claim, reason="a test")
+            case Kind.STOP:
+                done = await stop_live(api, ref, self.claim, reason="a test")
             case _:
                 done = await mark_delivered_by(api, ref, self.claim, at=datetime.now(UTC)) is not None
         return Answer.DONE if done else Answer.LEFT
@@ -90,11 +90,11 @@ def gang_in(cluster: SubmissionCluster, ref: GangRef) -> ClaimedGang | None:
 ADOPT = Caller(Kind.ADOPT, NEXT)
 PAIRS = [
     (Caller(Kind.KILL, FORMER), ADOPT),
-    (Caller(Kind.HALT, FORMER), ADOPT),
+    (Caller(Kind.STOP, FORMER), ADOPT),
     (Caller(Kind.DELIVER, FORMER), ADOPT),
-    (Caller(Kind.KILL, FORMER), Caller(Kind.HALT, FORMER)),
+    (Caller(Kind.KILL, FORMER), Caller(Kind.STOP, FORMER)),
     (Caller(Kind.KILL, FORMER), Caller(Kind.DELIVER, FORMER)),
-    (Caller(Kind.HALT, FORMER), Caller(Kind.DELIVER, FORMER)),
+    (Caller(Kind.STOP, FORMER), Caller(Kind.DELIVER, FORMER)),
     (Caller(Kind.ADOPT, "try-3"), ADOPT),
 ]
 
@@ -103,7 +103,7 @@ def cases() -> Iterator[Any]:
     """Yield each pair at each stage. The pair with hundreds of orders is slow."""
     for first, second in PAIRS:
         for stage in (Stage.LIVE, Stage.SUCCEEDED):
-            is_slow = (first.kind, second, stage) == (Kind.HALT, ADOPT, Stage.LIVE)
+            is_slow = (first.kind, second, stage) == (Kind.STOP, ADOPT, Stage.LIVE)
             name = f"{first} against {second}, {stage}"
             yield pytest.param((first, second), stage, id=name, marks=pytest.mark.slow if is_slow else ())
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.submission.submission import record_of
@@ -63,7 +63,7 @@ def jobs(draw: Callable[..., Any]) -> JobBuilder:
     if draw(st.booleans()):
         built.deleted(draw(MOMENTS))
     if draw(st.booleans()):
-        built.annotation(ANNOTATION_HALTED, draw(st.sampled_from(["enough", "DeadlineExceeded.running.ranks: late"])))
+        built.annotation(ANNOTATION_STOPPED, draw(st.sampled_from(["enough", "DeadlineExceeded.running.ranks: late"])))
     if draw(st.booleans()):
         fields = draw(st.sampled_from(['{"manifest.spec.suspend":"x"}', '{"image":"x"}', "{"]))
         built.annotation(ANNOTATION_SPEC_FIELDS, fields)
@@ -91,8 +91,8 @@ def test_pods_that_wait_for_their_harvest_keep_an_end_open(built: JobBuilder) ->
 IN_PROGRESS, DELETING, FAILED = SubmissionState.IN_PROGRESS, SubmissionState.DELETING, SubmissionState.FAILED
 
 
-def halted(built: JobBuilder) -> JobBuilder:
-    return built.annotation(ANNOTATION_HALTED, "enough")
+def stopped(built: JobBuilder) -> JobBuilder:
+    return built.annotation(ANNOTATION_STOPPED, "enough")
 
 
 def kueue(built: JobBuilder) -> JobBuilder:
@@ -106,21 +106,21 @@ def kept(built: JobBuilder) -> JobBuilder:
 TABLE = {
     "complete": (job().complete(9), Phase.SUCCEEDED, SubmissionState.SUCCEEDED),
     "complete, being deleted": (job().complete(9).deleted(20), Phase.SUCCEEDED, DELETING),
-    "complete, halted": (halted(job().complete(9)), Phase.SUCCEEDED, SubmissionState.SUCCEEDED),
+    "complete, stopped": (stopped(job().complete(9)), Phase.SUCCEEDED, SubmissionState.SUCCEEDED),
     "failed": (job().failed(9), Phase.FAILED, FAILED),
     "failed, then deleted": (job().failed(9).deleted(20), Phase.FAILED, DELETING),
     "failed because it was deleted": (job().failed(20).deleted(9), Phase.DELETED, DELETING),
     "being deleted": (job().started(3).deleted(9), Phase.DELETED, DELETING),
     "being deleted, about to succeed": (job().decided("SuccessCriteriaMet", 9).deleted(20), Phase.DELETED, DELETING),
-    "being deleted, halted": (halted(job().started(3).deleted(9)), Phase.DELETED, DELETING),
+    "being deleted, stopped": (stopped(job().started(3).deleted(9)), Phase.DELETED, DELETING),
     "about to succeed": (job().started(3).decided("SuccessCriteriaMet", 9), Phase.FINISHING, IN_PROGRESS),
     "about to fail": (job().started(3).decided("FailureTarget", 9), Phase.FINISHING, IN_PROGRESS),
-    "about to succeed, halted": (halted(job().decided("SuccessCriteriaMet", 9)), Phase.FINISHING, IN_PROGRESS),
-    "halted, pods run": (halted(job().suspended(9).counts(active=2)), Phase.FINISHING, FAILED),
-    "halted, pods end": (halted(job().suspended(9).counts(terminating=2)), Phase.FINISHING, FAILED),
-    "halted": (halted(job().suspended(9)), Phase.FAILED, FAILED),
-    "halted, not looked at": (halted(job().submitted_suspended()), Phase.FAILED, FAILED),
-    "halted, and let run by its queue": (halted(kueue(job().started(9).spec(parallelism=0))), Phase.FAILED, FAILED),
+    "about to succeed, stopped": (stopped(job().decided("SuccessCriteriaMet", 9)), Phase.FINISHING, IN_PROGRESS),
+    "stopped, pods run": (stopped(job().suspended(9).counts(active=2)), Phase.FINISHING, FAILED),
+    "stopped, pods end": (stopped(job().suspended(9).counts(terminating=2)), Phase.FINISHING, FAILED),
+    "stopped": (stopped(job().suspended(9)), Phase.FAILED, FAILED),
+    "stopped, not looked at": (stopped(job().submitted_suspended()), Phase.FAILED, FAILED),
+    "stopped, and let run by its queue": (stopped(kueue(job().started(9).spec(parallelism=0))), Phase.FAILED, FAILED),
     "suspended": (job().suspended(3), Phase.QUEUED, IN_PROGRESS),
     "suspended, let run, not looked at": (job().suspended(3).spec(suspend=False), Phase.QUEUED, IN_PROGRESS),
     "suspended after it ran": (job().started(3).spec(suspend=True), Phase.QUEUED, IN_PROGRESS),

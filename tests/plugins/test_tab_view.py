@@ -21,9 +21,9 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_HALTED,
     ANNOTATION_PROGRESS,
     ANNOTATION_RESTARTS,
+    ANNOTATION_STOPPED,
     LABEL_ATTEMPT,
 )
 from airflow_provider_gangjobs.plugins.locator import GangLocator
@@ -217,11 +217,11 @@ def test_live_pods_with_a_message_come_first() -> None:
     assert view.summary == 'ErrImagePull of image "x:1" at rank 2: no such image'
 
 
-def test_halted_gang_shows_the_reason_of_the_halt() -> None:
+def test_stopped_gang_shows_the_reason_of_the_stop() -> None:
     built = (
         job()
         .suspended(30)
-        .annotation(ANNOTATION_HALTED, "DeadlineExceeded.assembling.unschedulable: 4 pods, none placed")
+        .annotation(ANNOTATION_STOPPED, "DeadlineExceeded.assembling.unschedulable: 4 pods, none placed")
     )
 
     view = build_view(WITH_DEADLINES, snapshot_of(built), at(60))
@@ -232,23 +232,23 @@ def test_halted_gang_shows_the_reason_of_the_halt() -> None:
 
 
 def test_gang_past_the_execution_timeout_says_so() -> None:
-    built = job().suspended(30).annotation(ANNOTATION_HALTED, EXECUTION_TIMEOUT)
+    built = job().suspended(30).annotation(ANNOTATION_STOPPED, EXECUTION_TIMEOUT)
 
     assert build_view(LOCATOR, snapshot_of(built), at(60)).summary == "The execution_timeout of the task passed."
 
 
-def test_no_rank_is_the_cause_of_a_halt() -> None:
+def test_no_rank_is_the_cause_of_a_stop() -> None:
     note = "DeadlineExceeded.running.ranks: 2/2 ranks"
     pods = ranks(2, lambda it: it.on("n").failed(143, when=31))
 
-    view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).annotation(ANNOTATION_HALTED, note), pods), at(60))
+    view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).annotation(ANNOTATION_STOPPED, note), pods), at(60))
 
     assert {row.tone for row in view.rows} == {Tone.QUIET}
 
 
 def test_gang_that_its_queue_has_given_up_shows_what_to_do() -> None:
     note = "DeactivatedByQueue: too many re-queuing retries (DeactivatedDueToRequeuingLimitExceeded)"
-    built = job().suspended(30).annotation(ANNOTATION_HALTED, note)
+    built = job().suspended(30).annotation(ANNOTATION_STOPPED, note)
 
     view = build_view(LOCATOR, snapshot_of(built), at(60))
 

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.attempt.task_gangs import StartGuard
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_TASK
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_TASK
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.timeouts import TIMEOUT_S
@@ -157,9 +157,9 @@ class Task:
         return listed
 
     @property
-    def halted(self) -> bool:
+    def stopped(self) -> bool:
         (job,) = self.jobs
-        return ANNOTATION_HALTED in job["metadata"]["annotations"] and job["spec"]["activeDeadlineSeconds"] == 0
+        return ANNOTATION_STOPPED in job["metadata"]["annotations"] and job["spec"]["activeDeadlineSeconds"] == 0
 
 
 TaskMaker = Callable[..., Task]

@@ -11,11 +11,11 @@ from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
-    ANNOTATION_HALTED,
     ANNOTATION_MAX_TRIES,
     ANNOTATION_QUEUED,
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
+    ANNOTATION_STOPPED,
     LABEL_ATTEMPT,
     LABEL_DROPPED,
     LABEL_KUEUE_QUEUE,
@@ -53,7 +53,7 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_t
                 ANNOTATION_SPEC_FIELDS: spec_fields,
             },
         },
-        "spec": {"suspend": state in {"half", "queued", "in queue", "halted"}},
+        "spec": {"suspend": state in {"half", "queued", "in queue", "stopped"}},
         "status": {} if state in {"half", "queued", "in queue"} else {"startTime": "2026-01-01T00:00:00Z"},
     }
     metadata, status = made["metadata"], made["status"]
@@ -67,8 +67,8 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_t
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     if state in {"delivered", "failed and delivered"}:
         metadata["annotations"][ANNOTATION_DELIVERED] = "2026-01-01T00:00:00+00:00"
-    if state == "halted":
-        metadata["annotations"][ANNOTATION_HALTED] = "assembling took too long"
+    if state == "stopped":
+        metadata["annotations"][ANNOTATION_STOPPED] = "assembling took too long"
     if state in {"queued", "in queue"}:
         metadata["labels"][LABEL_KUEUE_QUEUE] = "q"
     if state == "in queue":
@@ -93,7 +93,7 @@ RULES = {
     "a delivered success is run again": ([job("delivered")], DURABLE, SubmitNew(1)),
     "a failure is followed by another attempt": ([job("failed", 3)], DURABLE, SubmitNew(4)),
     "what is being deleted is not waited for": ([job("terminating", 1)], DURABLE, SubmitNew(2)),
-    "a halted one is over": ([job("halted")], DURABLE, SubmitNew(1)),
+    "a stopped one is over": ([job("stopped")], DURABLE, SubmitNew(1)),
     "only the last attempt's success counts": ([job("succeeded"), job("failed", 1)], DURABLE, SubmitNew(2)),
     "a live one counts before later ones": ([job("live"), job("failed", 1)], DURABLE, "adopt 0"),
     "one of two live ones is left": ([job("live"), job("live", 1)], DURABLE, ("adopt", 1, [0])),
@@ -130,7 +130,7 @@ def expected_choice(jobs, expected):
         ([job("failed")], SubmitNew(1)),
         ([job("failed", **MINE), job("failed", 1)], SubmitNew(2)),
         ([job("failed and delivered", **MINE)], SubmitNew(1)),
-        ([job("halted", **MINE)], SubmitNew(1)),
+        ([job("stopped", **MINE)], SubmitNew(1)),
         ([job("failed", **MINE, **OTHER)], SubmitNew(1)),
     ],
 )
@@ -212,7 +212,7 @@ RETURNED_FAILURES = {
     "a failure of the try itself under any policy": ([job("failed", 3, **MINE)], NEVER, "adopt 3"),
     "no failure that was delivered": ([job("failed and delivered", 3)], DURABLE, SubmitNew(4)),
     "no failure of other parameters": ([job("failed", 3, **OTHER)], DURABLE, SubmitNew(4)),
-    "no failure before the last attempt": ([job("failed"), job("halted", 1)], DURABLE, SubmitNew(2)),
+    "no failure before the last attempt": ([job("failed"), job("stopped", 1)], DURABLE, SubmitNew(2)),
     "not while another gang is live": ([job("live"), job("failed", 1)], DURABLE, "adopt 0"),
 }
 
@@ -260,7 +260,7 @@ STATES = [
     "failed",
     "failed and delivered",
     "terminating",
-    "halted",
+    "stopped",
 ]
 JOBS = st.lists(
     st.builds(

@@ -26,7 +26,7 @@ KEY = TaskKey("etl", "manual__1", "train")
 WITHIN_S = 120.0
 
 ENDS: dict[str, tuple[Callable[[GangService, Submission], Awaitable[object]], set[Status]]] = {
-    "halted": (lambda gangs, gang: gangs.halt(gang.ref, reason="by hand"), {Status.FAILED}),
+    "stopped": (lambda gangs, gang: gangs.stop(gang.ref, reason="by hand"), {Status.FAILED}),
     "deleted": (lambda gangs, gang: gangs.delete(gang.ref), {Status.DELETED}),
     "its submission deleted": (
         lambda gangs, gang: gangs.delete_submission(gang.submission_id),

@@ -56,7 +56,7 @@ def set_ready_to_start(plane: VirtualControlPlane, rank: int, *, to: str) -> Non
     plane.registry.patch(PODS, name, NAMESPACE, status, PatchKind.MERGE, subresource="status")
 
 
-async def halted_over_image(plane: VirtualControlPlane) -> tuple[GangRef, GangEvent]:
+async def stopped_over_image(plane: VirtualControlPlane) -> tuple[GangRef, GangEvent]:
     ref = plane.submit(workers=2)
     following = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
     await plane.until(lambda: [pod["spec"].get("nodeName") for pod in plane.pods()] == ["node-0"] * 2)
@@ -66,7 +66,7 @@ async def halted_over_image(plane: VirtualControlPlane) -> tuple[GangRef, GangEv
     return ref, await following.event()
 
 
-async def halted_at_start(plane: VirtualControlPlane, pod: dict[str, Any]) -> GangEvent:
+async def stopped_at_start(plane: VirtualControlPlane, pod: dict[str, Any]) -> GangEvent:
     """Return the event of a gang whose pods have these fields, after its assemble_timeout has passed."""
     following = Follower(plane, plane.submit(workers=2, pod=pod), deadlines=Deadlines(assemble_s=60))
     await plane.until(lambda: plane.job()["spec"].get("activeDeadlineSeconds") == 0)
@@ -76,7 +76,7 @@ async def halted_at_start(plane: VirtualControlPlane, pod: dict[str, Any]) -> Ga
 @in_virtual_time
 async def test_service_account_that_does_not_exist_is_named():
     async with VirtualControlPlane.running() as plane:
-        event = await halted_at_start(plane, {"serviceAccountName": "robot"})
+        event = await stopped_at_start(plane, {"serviceAccountName": "robot"})
         assert plane.pods() == []
         assert raised(event).category == "PodsRefused"
         message = str(raised(event))
@@ -89,7 +89,7 @@ async def test_service_account_that_does_not_exist_is_named():
 async def test_claim_that_does_not_exist_is_named():
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
     async with VirtualControlPlane.running() as plane:
-        event = await halted_at_start(plane, {"volumes": [claim]})
+        event = await stopped_at_start(plane, {"volumes": [claim]})
         assert raised(event).category == "VolumeUnavailable"
         message = str(raised(event))
         assert "none placed. PersistentVolumeClaim data-1 does not exist in namespace default. Create" in message
@@ -101,7 +101,7 @@ async def test_claim_that_does_not_exist_is_in_the_words_of_the_scheduler_withou
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
     async with VirtualControlPlane.running() as plane:
         plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
-        event = await halted_at_start(plane, {"volumes": [claim]})
+        event = await stopped_at_start(plane, {"volumes": [claim]})
         assert raised(event).category == "VolumeUnavailable"
         message = str(raised(event))
         assert 'assembling: 2 pods, none placed. 0/1 nodes are available: persistentvolumeclaim "data-1" not' in message
@@ -122,7 +122,7 @@ async def test_storage_class_that_does_not_exist_is_named():
     async with VirtualControlPlane.running() as plane:
         plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
         plane.registry.create(EVENTS, body, NAMESPACE)
-        event = await halted_at_start(plane, {"volumes": [claim]})
+        event = await stopped_at_start(plane, {"volumes": [claim]})
         assert raised(event).category == "VolumeUnavailable"
         assert isinstance(raised(event), Unschedulable)
         message = str(raised(event))
@@ -194,7 +194,7 @@ async def test_volume_that_can_be_mounted_later_is_no_reason_any_more():
 @in_virtual_time
 async def test_image_that_cannot_be_pulled_is_named():
     async with VirtualControlPlane.running(plays_nodes=False) as plane:
-        _, event = await halted_over_image(plane)
+        _, event = await stopped_over_image(plane)
         error = raised(event)
         assert isinstance(error, ImagePullFailed)
         assert (error.image, error.category) == ("trainer:1", "ImagePullFailed")
@@ -206,9 +206,9 @@ async def test_image_that_cannot_be_pulled_is_named():
 
 
 @in_virtual_time
-async def test_image_is_named_by_a_follower_that_finds_the_gang_halted():
+async def test_image_is_named_by_a_follower_that_finds_the_gang_stopped():
     async with VirtualControlPlane.running(plays_nodes=False) as plane:
-        ref, event = await halted_over_image(plane)
+        ref, event = await stopped_over_image(plane)
         await plane.until(lambda: not plane.pods())
         again = await Follower(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
         assert str(raised(again)) == str(raised(event))

@@ -82,10 +82,10 @@ def test_gang_goes_to_the_namespace_of_the_connection(embedded: SandboxThread, m
     assert ref.namespace == "kube-public"
 
 
-def test_halted_gang_is_kept_and_deleted_gang_is_not(hook: GangJobHook, embedded: SandboxThread) -> None:
+def test_stopped_gang_is_kept_and_deleted_gang_is_not(hook: GangJobHook, embedded: SandboxThread) -> None:
     ref = submitted(hook)
 
-    assert hook.halt(ref, reason="a test")
+    assert hook.stop(ref, reason="a test")
     assert job(embedded, ref) is not None
     assert hook.delete(ref)
     assert not hook.delete(ref)

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.kube.views import PodView, view
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_STREAMED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, ANNOTATION_STREAMED
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
@@ -808,7 +808,7 @@ async def test_requests_for_streams_that_the_server_does_not_answer_delay_no_dea
         ]
         await asyncio.sleep(1)
         waiting = wait(plane, ref, Lines(), run_timeout_s=30)
-        await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}), within_s=31)
+        await plane.until(lambda: ANNOTATION_STOPPED in plane.job()["metadata"].get("annotations", {}), within_s=31)
         for task in (*stuck, waiting):
             task.cancel()
         await asyncio.gather(*stuck, waiting, return_exceptions=True)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.ending.delete_gang import delete_job
-from airflow_provider_gangjobs.ending.kill import halt
+from airflow_provider_gangjobs.ending.kill import stop
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -159,11 +159,11 @@ async def test_record_takes_one_request_and_has_the_times(cluster):
     assert record.submitted_at <= record.started_at <= record.ended_at
 
 
-async def test_halt_is_reported_as_the_cause(cluster):
+async def test_stop_is_reported_as_the_cause(cluster):
     submission = await submit(cluster)
-    await halt(cluster.client, submission.ref, reason="the operator asked for it")
+    await stop(cluster.client, submission.ref, reason="the operator asked for it")
     record = await found(cluster)
-    assert record.error == FailureCause("Halted", "the operator asked for it")
+    assert record.error == FailureCause("Stopped", "the operator asked for it")
     assert record.state is SubmissionState.FAILED
 
 

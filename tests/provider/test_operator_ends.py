@@ -37,8 +37,8 @@ SLOW_RESULT = 'sleep 2; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 LIMIT_S = 8.0
 
 END_STATES = {
-    ("delete", "keep"): "halted",
-    ("keep", "keep"): "halted",
+    ("delete", "keep"): "stopped",
+    ("keep", "keep"): "stopped",
     ("keep", "delete"): "deleted",
 }
 
@@ -63,7 +63,7 @@ def raise_alarm_when_the_gang_runs(train: Task) -> None:
 def end_state(train: Task) -> str:
     if all("deletionTimestamp" in job["metadata"] for job in train.jobs):  # the Job stays until its pods have ended
         return "deleted"
-    return "halted" if train.halted else "running"
+    return "stopped" if train.stopped else "running"
 
 
 def time_limit_cases() -> Iterator[Any]:

@@ -316,7 +316,7 @@ def test_gang_that_fits_nowhere_ends_at_its_deadline(task: TaskMaker, capsys: py
 
     assert raised.value.category == train.xcoms["gang_end"]["category"] == "NodesNotMatching"
     assert capsys.readouterr().out.count("[NodesNotMatching]") == 1
-    assert train.halted
+    assert train.stopped
 
 
 def test_invalid_parameter_fails_without_a_retry(task: TaskMaker) -> None:
@@ -368,7 +368,7 @@ def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
     with pytest.raises(DeadlineExceeded, match="execution_timeout of 3600 s"):
         train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
 
-    assert train.halted
+    assert train.stopped
     wait_for("the end of its pods, whose outcomes are not recorded", lambda: not train.pods)
 
 
@@ -448,4 +448,4 @@ def test_broken_trigger_fails_the_try_if_its_gang_cannot_be_found(task: TaskMake
     with pytest.raises(TaskDeferralError):
         train.operator().resume_execution("__fail__", {"error": "Trigger failure"}, another_try)
 
-    assert not train.halted
+    assert not train.stopped

@@ -67,14 +67,14 @@ async def killed_on_a_dead_node(attempts: Attempts) -> Submission:
     return first
 
 
-async def halt(attempts: Attempts, first: Submission) -> None:
-    await attempts.gangs.halt(first.ref, reason="a test")
+async def stop(attempts: Attempts, first: Submission) -> None:
+    await attempts.gangs.stop(first.ref, reason="a test")
 
 
-async def hand_over_and_halt(attempts: Attempts, first: Submission) -> None:
-    """Its task succeeds when the ranks run, and a user halts the gang later."""
+async def hand_over_and_stop(attempts: Attempts, first: Submission) -> None:
+    """Its task succeeds when the ranks run, and a user stops the gang later."""
     await hand_over(attempts.gangs.client, first.ref, "ti-1", at=datetime(2026, 1, 1, tzinfo=UTC))
-    await halt(attempts, first)
+    await stop(attempts, first)
 
 
 async def delete_in_background(attempts: Attempts, first: Submission) -> None:
@@ -88,8 +88,8 @@ async def nothing(attempts: Attempts, first: Submission) -> None:
 ENDS: dict[str, tuple[Callable[[Attempts, Submission], Awaitable[None]], dict[str, Any]]] = {
     "killed": (kill, {}),
     "killed, without a gang": (kill, {"spec": NO_GANG}),
-    "halted": (halt, {}),
-    "halted after its task has succeeded": (hand_over_and_halt, {"policies": HANDED_OVER}),
+    "stopped": (stop, {}),
+    "stopped after its task has succeeded": (hand_over_and_stop, {"policies": HANDED_OVER}),
     "deleted by hand in the background": (delete_in_background, {}),
     "replaced": (nothing, {"durable": False}),
 }
@@ -106,7 +106,7 @@ async def test_next_attempt_starts_when_the_pods_have_ended(end, options):
         second = await attempts.run("ti-2", **options)
 
         assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
-        if end not in (halt, hand_over_and_halt):  # these pods wait for the follower that records their outcomes
+        if end not in (stop, hand_over_and_stop):  # these pods wait for the follower that records their outcomes
             await plane.until(lambda: all(pod["status"]["phase"] == "Running" for pod in plane.registry.list(PODS)))
 
 

@@ -176,7 +176,7 @@ async def test_deletion_of_a_completed_submission_deletes_its_artifact_and_frees
     assert (await rest.put(submission_id, SUSPENDED)).status_code == 202
 
 
-async def test_deletion_of_an_ongoing_submission_halts_its_work(
+async def test_deletion_of_an_ongoing_submission_stops_its_work(
     rest: RestClient, embedded: SandboxThread, submission_id: str
 ) -> None:
     gang = (await rest.put(submission_id, program("sleep 600"))).json()["ref"]["name"]

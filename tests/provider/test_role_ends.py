@@ -208,7 +208,7 @@ async def test_kill_that_crashes_is_completed_by_the_next_one():
 ENDINGS = {
     "kill": lambda gangs, ref: kill(gangs.client, ref, CLAIM),
     "discard": lambda gangs, ref: discard(gangs.client, ref, CLAIM),
-    "halt": lambda gangs, ref: gangs.halt(ref, reason="stop"),
+    "stop": lambda gangs, ref: gangs.stop(ref, reason="stop"),
     "end live gangs": lambda gangs, ref: end_live_gangs(
         gangs.client, KEY, CLAIM, namespace=ref.namespace, delete=False, reason="stop", on_ended=lambda ref: None
     ),

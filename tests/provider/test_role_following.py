@@ -153,20 +153,20 @@ async def test_gang_that_does_not_fit_together_times_out_and_holds_nothing():
 
 
 @in_virtual_time
-async def test_halt_ends_all_roles(plane):
+async def test_stop_ends_all_roles(plane):
     ref = await running(plane)
     following = Follower(plane, ref)
-    assert await GangService(plane.client).halt(ref, reason="Stopped: by hand")
+    assert await GangService(plane.client).stop(ref, reason="Stopped: by hand")
     event = await following.event()
-    assert (event.status, event.reason, event.message) == (Status.FAILED, "Stopped", "The gang was halted: by hand")
+    assert (event.status, event.reason, event.message) == (Status.FAILED, "Stopped", "The gang was stopped: by hand")
     assert plane.held(ref.name) == []
     await plane.until(lambda: failures(plane, ref) == {"DeadlineExceeded"}, within_s=60)
 
 
 @in_virtual_time
-async def test_halt_that_only_the_record_has_is_completed_by_the_follower(plane):
+async def test_stop_that_only_the_record_has_is_completed_by_the_follower(plane):
     ref = await running(plane)
-    note = {"metadata": {"annotations": {"gangjobs.airflow/halted": "Stopped: by hand"}}}
+    note = {"metadata": {"annotations": {"gangjobs.airflow/stopped": "Stopped: by hand"}}}
     plane.registry.patch(JOBS, ref.name, NAMESPACE, {**note, "spec": {"activeDeadlineSeconds": 0}}, PatchKind.MERGE)
     assert (await Follower(plane, ref).event()).reason == "Stopped"
     await plane.until(lambda: failures(plane, ref) == {"DeadlineExceeded"}, within_s=60)

@@ -160,19 +160,19 @@ async def test_other_parameters_of_a_role_are_a_conflict():
 
 
 @pytest.mark.parametrize("at", ["create podgroups", "patch jobs"])
-async def test_gang_that_is_halted_while_it_is_submitted_leaves_no_role_running(at):
-    from airflow_provider_gangjobs.ending.kill import halt
+async def test_gang_that_is_stopped_while_it_is_submitted_leaves_no_role_running(at):
+    from airflow_provider_gangjobs.ending.kill import stop
 
     async with running_cluster() as cluster:
 
-        async def halt_it() -> None:
+        async def stop_it() -> None:
             from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 
             (job,) = cluster.live_jobs()
-            assert await halt(cluster.client, read_job(job).ref, reason="stop")
+            assert await stop(cluster.client, read_job(job).ref, reason="stop")
 
-        with pytest.raises(SubmissionFailed, match="halted"):
-            await cluster.submit(LEADER_AND_WORKERS, api=InterleavingClient(cluster.client, at, halt_it))
+        with pytest.raises(SubmissionFailed, match="stopped"):
+            await cluster.submit(LEADER_AND_WORKERS, api=InterleavingClient(cluster.client, at, stop_it))
         cluster.bench.run(60)
         assert not cluster.bench.bound()
         assert {job["spec"].get("activeDeadlineSeconds") for job in cluster.objects(JOBS)} == {0}

@@ -452,16 +452,16 @@ async def test_job_that_is_being_deleted_is_not_resumed(cluster):
     assert cluster.jobs()[0]["spec"]["suspend"] is True
 
 
-async def test_halted_while_it_is_submitted_stays_halted(cluster):
+async def test_stopped_while_it_is_submitted_stays_stopped(cluster):
 
-    class Halting(CrashingClient):
+    class Stopping(CrashingClient):
         async def patch(self, resource, name, namespace, body, **kwargs):
-            annotations = {"gangjobs.airflow/halted": "stop"}
+            annotations = {"gangjobs.airflow/stopped": "stop"}
             cluster.bench.registry.patch(JOBS, name, NAMESPACE, {"metadata": {"annotations": annotations}})
             return await cluster.client.patch(resource, name, namespace, body, **kwargs)
 
-    with pytest.raises(SubmissionFailed, match="halted in the meantime"):
-        await cluster.submit(api=Halting(cluster.client))
+    with pytest.raises(SubmissionFailed, match="stopped in the meantime"):
+        await cluster.submit(api=Stopping(cluster.client))
     assert cluster.jobs()[0]["spec"]["suspend"] is True
 
 

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending import kill as kills
 from airflow_provider_gangjobs.ending.delete_gang import deliver, discard
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, halt, halt_live
+from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, stop, stop_live
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
@@ -43,14 +43,14 @@ async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
 ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
     "a kill": ("delete jobs", lambda api, ref: kill(api, ref, "ti-1")),
     "a discard": ("delete jobs", lambda api, ref: discard(api, ref, "ti-1")),
-    "a halt": ("patch jobs", lambda api, ref: halt_live(api, ref, "ti-1", reason="x")),
+    "a stop": ("patch jobs", lambda api, ref: stop_live(api, ref, "ti-1", reason="x")),
     "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
     "the deletion after a delivery": (
         "delete jobs",
         lambda api, ref: deliver(api, ref, "ti-1", delete=True),
     ),
     "the end of a task, deleting": ("delete jobs", lambda api, ref: end_live_gangs(api, ref, delete=True)),
-    "the end of a task, halting": ("patch jobs", lambda api, ref: end_live_gangs(api, ref, delete=False)),
+    "the end of a task, stopping": ("patch jobs", lambda api, ref: end_live_gangs(api, ref, delete=False)),
 }
 
 
@@ -91,13 +91,13 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
     assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.SUCCEEDED
 
 
-async def test_halted_gang_is_kept_by_a_kill(cluster):
+async def test_stopped_gang_is_kept_by_a_kill(cluster):
     ref = (await cluster.submit(claim="ti-1")).ref
-    assert await halt(cluster.client, ref, reason="x")
+    assert await stop(cluster.client, ref, reason="x")
 
     assert await kill(cluster.client, ref, "ti-1") is KillResult.ENDED
 
-    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.HALTED
+    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.STOPPED
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE], ids=["applied", "not applied"])

@@ -1,4 +1,4 @@
-"""Deadlines: the gang is halted in time, returns its capacity, keeps its outcomes, and the reason is reported."""
+"""Deadlines: the gang is stopped in time, returns its capacity, keeps its outcomes, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS as JOBS_RESOURCE
-from airflow_provider_gangjobs.ending.kill import halt
+from airflow_provider_gangjobs.ending.kill import stop
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
@@ -133,7 +133,7 @@ async def test_scheduling_gates_of_a_gang_are_reported_if_they_stay_and_hide_no_
 
 
 @in_virtual_time
-async def test_halted_gang_gives_its_capacity_back():
+async def test_stopped_gang_gives_its_capacity_back():
     async with VirtualControlPlane.running(cpu="4") as plane:
         first = Follower(plane, plane.submit("first", workers=4), deadlines=Deadlines(run_s=60))
         second = Follower(plane, plane.submit("second", workers=4))
@@ -164,7 +164,7 @@ async def test_queued_gang_times_out_from_its_creation(plane):
     ids=["queued", "running"],
 )
 @in_virtual_time
-async def test_halted_gang_never_runs_again_although_its_queue_lets_it(plane, deadlines, admitted_after_s):
+async def test_stopped_gang_never_runs_again_although_its_queue_lets_it(plane, deadlines, admitted_after_s):
     """Kueue resumes a Job in its queue, and an admitted Job as soon as the Job is suspended."""
     ref = plane.submit(workers=2, suspend=True)
     label = {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}
@@ -250,11 +250,11 @@ async def test_gang_within_its_deadlines_is_left_alone(plane, deadlines):
 
 
 @in_virtual_time
-async def test_follower_that_died_after_the_halt_is_replaced(plane):
+async def test_follower_that_died_after_the_stop_is_replaced(plane):
     ref = plane.submit(workers=2)
     deadlines = Deadlines(queue_s=5, run_s=60)
     following = Follower(plane, ref, deadlines=deadlines)
-    await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
+    await plane.until(lambda: ANNOTATION_STOPPED in plane.job()["metadata"].get("annotations", {}))
     await following.kill()
     await plane.until(lambda: plane.held() and all(p["status"]["phase"] == "Failed" for p in plane.pods()))
     await asyncio.sleep(300)
@@ -290,9 +290,9 @@ async def test_gang_that_ends_just_before_its_deadline_has_ended(plane):
 
 
 @in_virtual_time
-async def test_gang_deleted_while_it_is_halted_was_deleted(plane):
+async def test_gang_deleted_while_it_is_stopped_was_deleted(plane):
     following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
-    await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
+    await plane.until(lambda: ANNOTATION_STOPPED in plane.job()["metadata"].get("annotations", {}))
     plane.delete_job()
     assert (await following.event()).status is Status.DELETED
     assert plane.held() == []
@@ -310,16 +310,16 @@ async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
     assert plane.held() == []
 
 
-def halted_late_s(plane: VirtualControlPlane, run_s: float) -> float:
+def stopped_late_s(plane: VirtualControlPlane, run_s: float) -> float:
     """Return the time between the end of `run_s` and now, in seconds."""
     started = plane.pod("train", 0)["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
     return (plane.clock.now() - datetime.fromisoformat(started)).total_seconds() - run_s
 
 
-def is_halted(plane: VirtualControlPlane) -> bool:
+def is_stopped(plane: VirtualControlPlane) -> bool:
     job = plane.job()
     assert job is not None
-    return ANNOTATION_HALTED in job["metadata"].get("annotations", {})
+    return ANNOTATION_STOPPED in job["metadata"].get("annotations", {})
 
 
 @in_virtual_time
@@ -332,8 +332,8 @@ async def test_responses_to_other_requests_make_a_deadline_precise_while_its_fol
             for _ in range(40):
                 await client.get(JOBS_RESOURCE, ref.name, NAMESPACE)
                 await asyncio.sleep(0.77)
-        await plane.until(lambda: is_halted(plane))
-        assert 0 <= halted_late_s(plane, 60) < 0.1
+        await plane.until(lambda: is_stopped(plane))
+        assert 0 <= stopped_late_s(plane, 60) < 0.1
         await following.kill()
 
 
@@ -344,22 +344,22 @@ async def test_deadline_that_a_correction_of_the_clock_postpones_is_only_late_by
     plane.arm("delay", method="GET", path="/jobs/train$", delay_s=0.1, times=None)
 
     def now() -> datetime:
-        is_corrected = halted_late_s(plane, 60) >= 0.1
+        is_corrected = stopped_late_s(plane, 60) >= 0.1
         return plane.clock.now() - timedelta(seconds=0.3 if is_corrected else 0)
 
     following = Follower(plane, ref, deadlines=Deadlines(run_s=60), now=now)
-    await plane.until(lambda: is_halted(plane))
-    assert 0.3 <= halted_late_s(plane, 60) < 0.5
+    await plane.until(lambda: is_stopped(plane))
+    assert 0.3 <= stopped_late_s(plane, 60) < 0.5
     await following.kill()
 
 
 @in_virtual_time
-async def test_gang_that_a_user_halted_has_failed_and_is_not_waited_for(plane):
+async def test_gang_that_a_user_stopped_has_failed_and_is_not_waited_for(plane):
     ref = plane.submit(workers=2)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 2)
-    assert await halt(plane.client, ref, reason="not needed any more")
+    assert await stop(plane.client, ref, reason="not needed any more")
     event = await following.event()
-    assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Halted")
+    assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Stopped")
     assert "not needed any more" in event.message
     assert (plane.held(), len(event.ranks)) == ([], 2)

@@ -11,8 +11,8 @@ from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.halt import halt_patch
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stop import stop_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
@@ -57,7 +57,7 @@ async def test_job_that_was_not_seen_yet_is_not_gone(plane):
 
 
 @in_virtual_time
-async def test_running_gang_is_not_halted_because_of_an_old_view(plane):
+async def test_running_gang_is_not_stopped_because_of_an_old_view(plane):
     _fail_watches(plane, "pods")
     following = Follower(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
     await plane.until(lambda: plane.running_ranks() == 3)
@@ -68,10 +68,10 @@ async def test_running_gang_is_not_halted_because_of_an_old_view(plane):
 
 
 @in_virtual_time
-async def test_halt_applies_only_to_the_job_with_the_expected_uid():
+async def test_stop_applies_only_to_the_job_with_the_expected_uid():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
-        patch = halt_patch("too long", read_job(plane.job()))
+        patch = stop_patch("too long", read_job(plane.job()))
         assert not await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, "another-uid", patch)
         assert not await patch_uid(plane.client, resources.JOBS, "nobody", ref.namespace, ref.uid, patch)
         assert plane.job()["spec"].get("suspend") in {None, False}
@@ -80,10 +80,10 @@ async def test_halt_applies_only_to_the_job_with_the_expected_uid():
 
 
 @in_virtual_time
-async def test_halt_that_conflicts_with_another_writer_raises():
+async def test_stop_that_conflicts_with_another_writer_raises():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
         plane.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=1))
-        patch = halt_patch("too long", read_job(plane.job()))
+        patch = stop_patch("too long", read_job(plane.job()))
         with pytest.raises(Conflict):
             await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, patch)

@@ -83,8 +83,8 @@ async def test_execution_timeout_reports_the_last_observation(connection: str) -
     assert event.phase is Phase.RUNNING
 
 
-@pytest.mark.parametrize(("claim", "is_halted"), [("c", True), ("another try", False), ("", False)])
-async def test_execution_timeout_halts_the_gang_without_a_worker(connection: str, claim: str, is_halted: bool) -> None:
+@pytest.mark.parametrize(("claim", "is_stopped"), [("c", True), ("another try", False), ("", False)])
+async def test_execution_timeout_stops_the_gang_without_a_worker(connection: str, claim: str, is_stopped: bool) -> None:
     """A worker may be free only after hours. The trigger ends only the gang of its own task instance."""
     ref, hook = submitted(connection, SLOW), GangJobHook(connection)
     await events_of(GangSubmissionTrigger, connection, ref)  # wait until the gang runs
@@ -93,7 +93,7 @@ async def test_execution_timeout_halts_the_gang_without_a_worker(connection: str
     is_live = await asyncio.to_thread(hook.call, lambda service: service.is_live(ref))
 
     assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.execution")
-    assert (is_live, {rank.rank for rank in event.ranks}) == (not is_halted, {0, 1} if is_halted else set())
+    assert (is_live, {rank.rank for rank in event.ranks}) == (not is_stopped, {0, 1} if is_stopped else set())
     await asyncio.to_thread(hook.delete, ref)
 
 

@@ -121,19 +121,19 @@ async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(
     assert tenant.forbidden_requests() == []
 
 
-async def halt_with_crash(gangs: GangService, submission_id: str, crash: Crash) -> None:
-    """Halt a gang that waits in its queue by a process that dies, and submit the gang again."""
+async def stop_with_crash(gangs: GangService, submission_id: str, crash: Crash) -> None:
+    """Stop a gang that waits in its queue by a process that dies, and submit the gang again."""
     first = await submit(gangs, submission_id, spec=NEVER_FITS)
     with suppress(ProcessDied):
-        await kill.halt(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
+        await kill.stop(CrashingClient(gangs.client, crash), first.ref, reason="Enough: stop")
     second = await submit(gangs, submission_id, spec=NEVER_FITS)
     record = await gangs.client.get(JOBS, first.ref.name, gangs.namespace)
-    is_halted = read_job(record).is_halted
-    assert (second.ref == first.ref, second.attempt) == ((False, 1) if is_halted else (True, 0))
+    is_stopped = read_job(record).is_stopped
+    assert (second.ref == first.ref, second.attempt) == ((False, 1) if is_stopped else (True, 0))
     async with asyncio.timeout(TIMEOUT_S):
-        while is_halted and await may_run(gangs, record):  # noqa: ASYNC110 - controllers end the gang
+        while is_stopped and await may_run(gangs, record):  # noqa: ASYNC110 - controllers end the gang
             await asyncio.sleep(0.1)
-    assert await may_run(gangs, record) is not is_halted
+    assert await may_run(gangs, record) is not is_stopped
 
 
 async def may_run(gangs: GangService, record: dict[str, Any]) -> bool:
@@ -143,13 +143,13 @@ async def may_run(gangs: GangService, record: dict[str, Any]) -> bool:
     return job_set is not None and "Failed" not in {one["type"] for one in conditions if one["status"] == "True"}
 
 
-async def test_halt_that_died_is_finished_by_the_next_submission(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+async def test_stop_that_died_is_finished_by_the_next_submission(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         submission = await submit(gangs, "clean", spec=NEVER_FITS)
-        assert await kill.halt(clean, submission.ref, reason="Enough: stop")
+        assert await kill.stop(clean, submission.ref, reason="Enough: stop")
         crashes = crash_points(clean.requests)
-        plays = [halt_with_crash(gangs, f"op-{number}", crash) for number, crash in enumerate(crashes)]
+        plays = [stop_with_crash(gangs, f"op-{number}", crash) for number, crash in enumerate(crashes)]
         for crash, found in zip(crashes, await asyncio.gather(*plays, return_exceptions=True), strict=True):
             assert found is None, f"{crash}: {clean.requests[crash.at]}"
     await until(lambda: kueue.used_cpu(queue) == "0")

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_jo
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_ASSEMBLY_BASELINE,
-    ANNOTATION_HALTED,
+    ANNOTATION_STOPPED,
 )
 
 LATER = "2026-01-01T00:01:00Z"
@@ -86,7 +86,7 @@ BASELINES = {
     "being stopped": (noted(None), stopped(0, 0, 1, 0, QuotaReserved="True", Evicted="True"), None),
     "stopped": (noted(None), stopped(0, 0, 1, 9, QuotaReserved="False", Evicted="True"), AssemblyBaseline(1, 9)),
     "admitted again": (noted(None), stopped(0, 0, 1, 9, QuotaReserved="True", Evicted="False"), AssemblyBaseline(1, 9)),
-    "halted": (noted(None, **{ANNOTATION_HALTED: "why"}), stopped(0, 0, 1, 9), None),
+    "stopped by the provider": (noted(None, **{ANNOTATION_STOPPED: "why"}), stopped(0, 0, 1, 9), None),
 }
 
 

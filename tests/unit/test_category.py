@@ -16,13 +16,13 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose, diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout, diagnose_wait
-from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, DeadlineHalt
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, diagnose_timeout, diagnose_wait
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, find_category
-from airflow_provider_gangjobs.gang.state.stored_gang import split_halt_note
-from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, Evidence, Wait, WaitCause
+from airflow_provider_gangjobs.gang.state.stop import CLEANUP_STOP_REASON, DeadlineStop
+from airflow_provider_gangjobs.gang.state.stored_gang import split_stop_note
+from airflow_provider_gangjobs.gang.state.waiting import STOPPED_TEXT, Evidence, Wait, WaitCause
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, job, ranks
@@ -103,14 +103,14 @@ def waits_for(seen: KueueWorkloadView | None, *events: EventView) -> Category:
     ("message", "reason", "category"),
     [(message, reason, category) for message, (reasons, category) in QUEUE_REFUSALS.items() for reason in reasons],
 )
-def test_refusal_of_the_queue_has_the_same_category_in_the_workload_its_event_and_a_halt(message, reason, category):
+def test_refusal_of_the_queue_has_the_same_category_in_the_workload_its_event_and_a_stop(message, reason, category):
     seen = workload(condition("QuotaReserved", "False", reason, f"{ASSIGN}{message}"))
     event = view(EventView, {"type": "Warning", "reason": reason, "message": f"{ASSIGN}{message}"})
     wait = explain_suspension(QUEUED, Evidence(queue_workload=seen))
-    note = str(DeadlineHalt(Phase.QUEUED, wait.cause, f"queued: {wait.text}"))
+    note = str(DeadlineStop(Phase.QUEUED, wait.cause, f"queued: {wait.text}"))
     assert waits_for(seen) is category
     assert waits_for(None, event) is category
-    assert diagnose_halt(*split_halt_note(note)).category is category
+    assert diagnose_stop(*split_stop_note(note)).category is category
 
 
 @pytest.mark.parametrize(
@@ -296,10 +296,10 @@ def test_end_without_outcomes_has_a_category(verdict, category):
     assert diagnose_end(verdict, ()).category is category
 
 
-HALTS = {
-    "Halted: a person said so": Category.HALTED,
+STOPS = {
+    "Stopped: a person said so": Category.HALTED,
     "enough of it": Category.HALTED,
-    CLEANUP_HALT_REASON: Category.SUBMISSION_INCOMPLETE,
+    CLEANUP_STOP_REASON: Category.SUBMISSION_INCOMPLETE,
     "DeactivatedByQueue: x (DeactivatedDueToRequeuingLimitExceeded)": Category.QUEUE_DEACTIVATED,
     "DeactivatedByQueue: x (DeactivatedDueToMaximumExecutionTimeExceeded)": Category.DEADLINE_EXCEEDED,
     "DeactivatedByQueue: x (DeactivatedDueToAdmissionCheck)": Category.ADMISSION_CHECK,
@@ -309,10 +309,10 @@ HALTS = {
 }
 
 
-@pytest.mark.parametrize(("note", "category"), HALTS.items())
-def test_halted_gang_has_the_category_of_its_note(note, category):
-    assert diagnose_halt(*split_halt_note(note)).category is category
-    assert diagnose_wait(Wait(WaitCause.HALTED, f"{HALTED_TEXT}{note}")).category is category
+@pytest.mark.parametrize(("note", "category"), STOPS.items())
+def test_stopped_gang_has_the_category_of_its_note(note, category):
+    assert diagnose_stop(*split_stop_note(note)).category is category
+    assert diagnose_wait(Wait(WaitCause.STOPPED, f"{STOPPED_TEXT}{note}")).category is category
 
 
 TEXTS = st.text() | st.lists(
@@ -327,7 +327,7 @@ def test_every_wait_has_one_category_and_a_time_out_has_the_same_one(cause, phas
     assert found.category in Category
     assert late.code == f"Deadline.{phase}.{cause}"
     if late.category not in {Category.DEADLINE_EXCEEDED, Category.PODS_READY_TIMEOUT}:
-        assert late.category is found.category or cause is WaitCause.HALTED
+        assert late.category is found.category or cause is WaitCause.STOPPED
 
 
 def test_ended_gang_has_the_category_of_its_first_cause():
@@ -344,7 +344,7 @@ def test_every_category_is_documented_and_found_by_a_rule():
         *(category for _, category in WAITS.values()),
         *CODES.values(),
         *(category for _, category in ENDS.values()),
-        *HALTS.values(),
+        *STOPS.values(),
         *map(find_category, ("again later (Preempted: x)", "again later (FlavorMigration: x)", "has stopped the gang")),
         Category.POD_GROUP_ERROR,
     }

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.category import Diagnosis
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_halt, diagnose_timeout
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, diagnose_timeout
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from tests.unit.builders import at, pod
@@ -254,9 +254,9 @@ def test_remedy_of_a_wait_fits_what_the_message_names(cause, message, remedy):
         ("Enough", "a person said so", ""),
     ],
 )
-def test_remedy_of_a_gang_that_was_halted_fits_the_reason(reason, message, remedy):
-    found = diagnose_halt(reason, message)
-    assert (found.code, found.summary) == (reason, f"The gang was halted: {message}")
+def test_remedy_of_a_gang_that_was_stopped_fits_the_reason(reason, message, remedy):
+    found = diagnose_stop(reason, message)
+    assert (found.code, found.summary) == (reason, f"The gang was stopped: {message}")
     assert found.remedy.startswith(remedy)
     assert bool(found.remedy) is bool(remedy)
 

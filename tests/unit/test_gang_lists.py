@@ -15,8 +15,8 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_HALTED,
     ANNOTATION_ROLES,
+    ANNOTATION_STOPPED,
     ANNOTATION_SUBMISSION_ID,
     ANNOTATION_TASK,
     ANNOTATION_TTL,
@@ -53,9 +53,9 @@ STATES: dict[str, tuple[JobBuilder, dict[str, Any]]] = {
         of_task().resumed(3).failed(9, message="why"),
         {"has_failed": True, "reason": "BackoffLimitExceeded: why"},
     ),
-    "halted": (
-        of_task().suspended().annotation(ANNOTATION_HALTED, "ana has cancelled it"),
-        {"has_failed": True, "reason": "Halted: ana has cancelled it"},
+    "stopped": (
+        of_task().suspended().annotation(ANNOTATION_STOPPED, "ana has cancelled it"),
+        {"has_failed": True, "reason": "Stopped: ana has cancelled it"},
     ),
     "mapped": (of_task(map_index=7), {"task": "train[7]", "dag_id": "etl", "run_id": "run"}),
     "of a submission id": (

@@ -145,7 +145,7 @@ UIDS = {"leader": "uid-leader", "worker": "uid-worker"}
 def stored_main_job(
     state: str = "runs",
     *,
-    halted: str | None = None,
+    stopped: str | None = None,
     main_containers: str | None = None,
     noted: bool = True,
     **spec: Any,
@@ -157,8 +157,8 @@ def stored_main_job(
     }
     if noted:
         annotations |= {"gangjobs.airflow/queued": "true", "gangjobs.airflow/role-jobs": format_role_jobs(UIDS)}
-    if halted is not None:
-        annotations["gangjobs.airflow/halted"] = halted
+    if stopped is not None:
+        annotations["gangjobs.airflow/stopped"] = stopped
     if main_containers is not None:
         annotations["gangjobs.airflow/main-containers"] = main_containers
     metadata = {"name": "g", "namespace": "ns", "uid": "record", "generation": 2, "annotations": annotations}
@@ -311,17 +311,17 @@ def test_gang_whose_main_containers_have_succeeded_ends_when_its_job_set_is_gone
     assert (verdict.kind, verdict.completed_indexes, gone.status.succeeded) == (VerdictKind.SUCCEEDED, "0-3", 4)
 
 
-def test_gang_that_was_halted_in_its_queue_has_failed_when_its_job_set_is_gone() -> None:
+def test_gang_that_was_stopped_in_its_queue_has_failed_when_its_job_set_is_gone() -> None:
     note = "Enough: stop"
-    assert must_delete_job_set(gang_of("waits", "waits", halted=note))
-    assert judge(gang_of("waits", "waits", state="limited", halted=note), REF) is None
-    gone = gang_of(None, None, state="limited", halted=note)
-    assert (gone.failed_by_halt, phase_of(gone)) == (True, "failed")
+    assert must_delete_job_set(gang_of("waits", "waits", stopped=note))
+    assert judge(gang_of("waits", "waits", state="limited", stopped=note), REF) is None
+    gone = gang_of(None, None, state="limited", stopped=note)
+    assert (gone.failed_by_stop, phase_of(gone)) == (True, "failed")
 
 
-def test_gang_that_was_halted_after_its_success_has_succeeded() -> None:
-    gang = gang_of("complete", "complete", halted="Enough: stop", state="limited")
-    assert (phase_of(gang), gang.is_end_caused_by_halt) == ("succeeded", False)
+def test_gang_that_was_stopped_after_its_success_has_succeeded() -> None:
+    gang = gang_of("complete", "complete", stopped="Enough: stop", state="limited")
+    assert (phase_of(gang), gang.is_end_caused_by_stop) == ("succeeded", False)
 
 
 def test_success_stays_when_the_job_set_is_deleted_after_it() -> None:
@@ -333,7 +333,7 @@ KEPT = [("runs", "runs"), ("complete", "runs"), ("runs", "failed"), (None, "fail
 
 @pytest.mark.parametrize("states", KEPT, ids=lambda states: " ".join(map(str, states)))
 def test_job_set_is_kept_if_the_end_of_one_job_ends_the_others(states: tuple[str | None, str | None]) -> None:
-    assert not must_delete_job_set(gang_of(*states, halted="Enough: stop"))
+    assert not must_delete_job_set(gang_of(*states, stopped="Enough: stop"))
 
 
 def test_jobs_of_a_job_set_that_lacks_a_job_end_with_their_job_set() -> None:
@@ -358,12 +358,12 @@ def test_record_ends_as_the_gang_and_its_time_to_live_begins(
 
 
 @pytest.mark.parametrize(
-    ("leader", "worker", "halted"), list(product([*CONDITIONS, None], [*CONDITIONS, None], [None, "Enough: stop"]))
+    ("leader", "worker", "stopped"), list(product([*CONDITIONS, None], [*CONDITIONS, None], [None, "Enough: stop"]))
 )
 def test_gang_succeeds_only_if_both_jobs_are_complete_and_every_other_end_needs_no_job_that_runs(
-    leader: str | None, worker: str | None, halted: str | None
+    leader: str | None, worker: str | None, stopped: str | None
 ) -> None:
-    gang = gang_of(leader, worker, halted=halted, state="runs" if halted is None else "limited")
+    gang = gang_of(leader, worker, stopped=stopped, state="runs" if stopped is None else "limited")
     verdict = judge(gang, REF)
     assert (verdict is not None and verdict.kind is VerdictKind.SUCCEEDED) == ((leader, worker) == ("complete",) * 2)
     if verdict is not None:

@@ -29,7 +29,11 @@ CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
     "of a submission id, ended": (job().complete(9), {}, LeakKind.KEPT_FOR_EVER),
     "delivered, without a time to live": (gang().complete(9).annotation(*DELIVERED), {}, LeakKind.KEPT_FOR_EVER),
     "dropped": (gang().complete(9).label(well_known.LABEL_DROPPED, "true"), {}, LeakKind.KEPT_FOR_EVER),
-    "halted, and its pods end": (gang().suspended(5).annotation(well_known.ANNOTATION_HALTED, "Halted: x"), {}, None),
+    "stopped, and its pods end": (
+        gang().suspended(5).annotation(well_known.ANNOTATION_STOPPED, "Stopped: x"),
+        {},
+        None,
+    ),
 }
 
 

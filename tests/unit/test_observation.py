@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     summarize_scheduler_message,
 )
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -152,15 +152,15 @@ def test_counts_are_of_ranks():
     assert (counts.held, counts.terminating) == (2, 1)
 
 
-def test_pods_that_were_deleted_unplaced_by_a_halt_have_not_started():
-    halted = job().resumed(3).annotation(ANNOTATION_HALTED, "DeadlineExceeded.assembling.unschedulable: no room")
-    counts = _observe(halted.counts(failed=4).failed(60, "DeadlineExceeded")).counts
+def test_pods_that_were_deleted_unplaced_by_a_stop_have_not_started():
+    stopped = job().resumed(3).annotation(ANNOTATION_STOPPED, "DeadlineExceeded.assembling.unschedulable: no room")
+    counts = _observe(stopped.counts(failed=4).failed(60, "DeadlineExceeded")).counts
     assert (counts.placed, counts.started, counts.failed) == (0, 0, 4)
 
 
-def test_ranks_that_a_halt_ended_while_they_ran_have_started():
-    halted = job().resumed(3).annotation(ANNOTATION_HALTED, "DeadlineExceeded.running.ranks: running: 4/4 ranks")
-    assert _observe(halted.counts(failed=4).failed(60, "DeadlineExceeded")).counts.started == 4
+def test_ranks_that_a_stop_ended_while_they_ran_have_started():
+    stopped = job().resumed(3).annotation(ANNOTATION_STOPPED, "DeadlineExceeded.running.ranks: running: 4/4 ranks")
+    assert _observe(stopped.counts(failed=4).failed(60, "DeadlineExceeded")).counts.started == 4
 
 
 @pytest.mark.parametrize(("ran_after_start", "phase"), [(at(3), Phase.RUNNING), (at(1), Phase.ASSEMBLING)])
@@ -234,12 +234,12 @@ WAITS = {
         WaitCause.QUEUE,
         "Waits for admission by Kueue queue gpu",
     ),
-    "halted": (
-        job().suspended().annotation(ANNOTATION_HALTED, "by hand"),
+    "stopped": (
+        job().suspended().annotation(ANNOTATION_STOPPED, "by hand"),
         (),
         None,
-        WaitCause.HALTED,
-        "The gang was halted: by hand",
+        WaitCause.STOPPED,
+        "The gang was stopped: by hand",
     ),
     "resumed, not noticed": (
         job().suspended().spec(suspend=False),

@@ -56,8 +56,8 @@ def outliving(made: JobBuilder) -> JobBuilder:
     return made.annotation(well_known.ANNOTATION_WAIT_UNTIL, "submitted")
 
 
-def halted(made: JobBuilder) -> JobBuilder:
-    return made.suspended(9).annotation(well_known.ANNOTATION_HALTED, "Halted: by hand")
+def stopped(made: JobBuilder) -> JobBuilder:
+    return made.suspended(9).annotation(well_known.ANNOTATION_STOPPED, "Stopped: by hand")
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def halted(made: JobBuilder) -> JobBuilder:
         (gang(), ASK_AFTER),
         (gang().suspended(), ASK_AFTER),
         (gang().complete(9), GRACE),
-        (halted(gang()), GRACE),
+        (stopped(gang()), GRACE),
         (gang().label(well_known.LABEL_DROPPED, "true"), GRACE),
     ],
-    ids=["live", "half submitted", "ended", "halted", "dropped"],
+    ids=["live", "half submitted", "ended", "stopped", "dropped"],
 )
 def test_grace_of_a_live_gang_is_short(made: JobBuilder, grace: timedelta) -> None:
     assert grace_of(made.read(), GRACE) == grace
@@ -134,12 +134,12 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "failed, Airflow was not asked": (gang().failed(9), UNOWNED, LEAVE),
     "complete and held": (gang().complete(9), HELD, RELEASE),
     "failed and held": (gang().failed(9), HELD, RELEASE),
-    "halted and held": (halted(gang()), HELD, RELEASE),
-    "halted, and its Job is suspended": (halted(gang()), ENDED, SweepAction.FINISH),
-    "halted, and its Job is about to fail": (halted(gang()).resumed(10), ENDED, LEAVE),
-    "halted, and its Job has failed": (halted(gang()).failed(10), ENDED, LEAVE),
-    "halted, of another installation": (halted(gang(installation="staging")), ENDED, LEAVE),
-    "halted, within the grace": (halted(gang()), replace(ENDED, unowned_for=GRACE / 2), LEAVE),
+    "stopped and held": (stopped(gang()), HELD, RELEASE),
+    "stopped, and its Job is suspended": (stopped(gang()), ENDED, SweepAction.FINISH),
+    "stopped, and its Job is about to fail": (stopped(gang()).resumed(10), ENDED, LEAVE),
+    "stopped, and its Job has failed": (stopped(gang()).failed(10), ENDED, LEAVE),
+    "stopped, of another installation": (stopped(gang(installation="staging")), ENDED, LEAVE),
+    "stopped, within the grace": (stopped(gang()), replace(ENDED, unowned_for=GRACE / 2), LEAVE),
     "being deleted and held": (gang().deleted(9), HELD, RELEASE),
     "being deleted": (gang().deleted(9), ENDED, LEAVE),
     "kept for people, and held": (gang(on_kill="keep").complete(9), HELD, RELEASE),
@@ -216,7 +216,7 @@ def test_only_a_confirmed_end_of_the_own_task_ends_a_live_gang(made: JobBuilder,
         assert facts.installation == read.installation != ""
         assert facts.unowned_for is not None
         assert facts.unowned_for >= facts.grace
-        assert not any((read.is_ended, read.is_halted, read.is_being_deleted))
+        assert not any((read.is_ended, read.is_stopped, read.is_being_deleted))
         assert read.on_kill == "delete"
 
 
@@ -284,7 +284,7 @@ SETTLED: dict[str, tuple[JobBuilder, SweepFacts, bool]] = {
     "ended and followed": (gang().complete(9), replace(UNOWNED, unowned_for=None), False),
     "ended and held": (gang().complete(9), HELD, False),
     "delivered, and its policy deletes the Job": (delivered(gang().complete(9)), UNOWNED, False),
-    "halted, and its Job has not failed yet": (halted(gang()), UNOWNED, False),
+    "stopped, and its Job has not failed yet": (stopped(gang()), UNOWNED, False),
     "live": (gang(), ENDED, False),
 }
 

@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
-from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt
 from airflow_provider_gangjobs.gang.state.phase import Phase, VerdictKind, judge, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import (
     SIDECAR_GRACE,
@@ -18,9 +17,10 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     may_end_by_main,
     read_rules,
 )
+from airflow_provider_gangjobs.gang.state.stop import DeadlineStop
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_MAIN_CONTAINERS, ANNOTATION_STOPPED
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def test_gang_ends_by_its_main_containers(built, pods, of_jobs, end):
         job(1).resumed(3).decided("FailureTarget", 50),
         job(1).resumed(3).complete(50),
         job(1).resumed(3).deleted(50),
-        job(1).resumed(3).annotation(ANNOTATION_HALTED, "by a user"),
+        job(1).resumed(3).annotation(ANNOTATION_STOPPED, "by a user"),
         job(1).resumed(3).annotation(ANNOTATION_MAIN_CONTAINERS, "succeeded"),
         job(1),
     ],
-    ids=["suspended", "going to fail", "complete", "being deleted", "halted", "marked", "not started"],
+    ids=["suspended", "going to fail", "complete", "being deleted", "stopped", "marked", "not started"],
 )
 def test_only_a_running_job_is_ended(decided):
     assert may_end_by_main(job(1).resumed(3).read())
@@ -125,11 +125,11 @@ def test_failure_of_a_main_container_is_no_failure_by_a_deadline():
     assert (verdict.kind, verdict.reason) == (VerdictKind.FAILED, "MainContainerFailed")
 
 
-def test_no_later_halt_changes_the_marked_end():
-    note = str(DeadlineHalt(Phase.RUNNING, WaitCause.RANKS, "running: 2/2 ranks"))
-    halted = marked("succeeded").annotation(ANNOTATION_HALTED, note)
-    assert not halted.read().is_end_caused_by_halt
-    verdict = judge(halted.failed(80, "DeadlineExceeded").read(), REF)
+def test_no_later_stop_changes_the_marked_end():
+    note = str(DeadlineStop(Phase.RUNNING, WaitCause.RANKS, "running: 2/2 ranks"))
+    stopped = marked("succeeded").annotation(ANNOTATION_STOPPED, note)
+    assert not stopped.read().is_end_caused_by_stop
+    verdict = judge(stopped.failed(80, "DeadlineExceeded").read(), REF)
     assert verdict is not None
     assert verdict.kind is VerdictKind.SUCCEEDED
 

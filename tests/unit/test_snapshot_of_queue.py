@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
@@ -121,8 +121,8 @@ async def test_gang_that_cannot_be_admitted_costs_no_read_of_the_positions(kueue
 
 @pytest.mark.parametrize(
     "gang",
-    [job().suspended(0), queued().annotation(ANNOTATION_HALTED, "Enough: stop"), job().started(1)],
-    ids=["kept suspended", "halted", "without a queue"],
+    [job().suspended(0), queued().annotation(ANNOTATION_STOPPED, "Enough: stop"), job().started(1)],
+    ids=["kept suspended", "stopped", "without a queue"],
 )
 @in_virtual_time
 async def test_gang_that_does_not_wait_for_kueue_costs_no_request_about_it(gang: JobBuilder) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_HALTED, StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_STOPPED, StoredGang, read_job
 from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.views import JobView
 from tests.unit.builders import JobBuilder, at, job
@@ -96,7 +96,7 @@ SIZES = {
     "fewer completions than pods": ({"parallelism": 4, "completions": 3}, 3, 3),
     "no completions": ({"parallelism": 4, "completions": None}, 4, 4),
     "nothing given": ({"parallelism": None, "completions": None}, 1, 1),
-    "halted in a queue": ({"parallelism": 0, "completions": 4}, 0, 4),
+    "stopped in a queue": ({"parallelism": 0, "completions": 4}, 0, 4),
 }
 
 
@@ -122,34 +122,34 @@ def test_who_starts_the_job_and_whether_it_ever_ran(built: JobBuilder, by_others
     assert (read.is_started_by_others, read.never_ran) == (by_others, never_ran)
 
 
-HALTS = {
-    "by a user": ("enough", (REASON_HALTED, "enough")),
+STOPS = {
+    "by a user": ("enough", (REASON_STOPPED, "enough")),
     "by a deadline": ("DeadlineExceeded.running.ranks: 8 s", ("DeadlineExceeded.running.ranks", "8 s")),
-    "a sentence with a colon": ("not needed: done by hand", (REASON_HALTED, "not needed: done by hand")),
+    "a sentence with a colon": ("not needed: done by hand", (REASON_STOPPED, "not needed: done by hand")),
 }
 
 
-@pytest.mark.parametrize(("note", "cause"), HALTS.values(), ids=HALTS)
-def test_cause_of_a_halt_is_its_reason_and_message(note: str, cause: tuple[str, str]) -> None:
-    assert job().annotation(well_known.ANNOTATION_HALTED, note).read().halt_cause == cause
+@pytest.mark.parametrize(("note", "cause"), STOPS.values(), ids=STOPS)
+def test_cause_of_a_stop_is_its_reason_and_message(note: str, cause: tuple[str, str]) -> None:
+    assert job().annotation(well_known.ANNOTATION_STOPPED, note).read().stop_cause == cause
 
 
 ENDS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
     "it runs": (job().started(3), (False, False)),
-    "it was halted": (job().annotation(well_known.ANNOTATION_HALTED, "x"), (False, True)),
+    "it was stopped": (job().annotation(well_known.ANNOTATION_STOPPED, "x"), (False, True)),
     "it is about to fail by itself": (
-        job().decided("FailureTarget", 9).annotation(well_known.ANNOTATION_HALTED, "x"),
+        job().decided("FailureTarget", 9).annotation(well_known.ANNOTATION_STOPPED, "x"),
         (False, False),
     ),
-    "it failed": (job().failed(9).annotation(well_known.ANNOTATION_HALTED, "x"), (True, False)),
-    "it completed": (job().complete(9).annotation(well_known.ANNOTATION_HALTED, "x"), (True, False)),
+    "it failed": (job().failed(9).annotation(well_known.ANNOTATION_STOPPED, "x"), (True, False)),
+    "it completed": (job().complete(9).annotation(well_known.ANNOTATION_STOPPED, "x"), (True, False)),
 }
 
 
 @pytest.mark.parametrize(("built", "ends"), ENDS.values(), ids=ENDS)
-def test_halt_ends_a_gang_that_has_not_ended_by_itself(built: JobBuilder, ends: tuple[bool, bool]) -> None:
+def test_stop_ends_a_gang_that_has_not_ended_by_itself(built: JobBuilder, ends: tuple[bool, bool]) -> None:
     read = built.read()
-    assert (read.is_ended, read.is_ending_by_halt) == ends
+    assert (read.is_ended, read.is_ending_by_stop) == ends
 
 
 def test_field_of_another_type_is_an_error() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.submission import FailureCause, record_of
 
 STARTED = {"startTime": "2026-01-01T00:01:00Z"}
@@ -25,7 +25,7 @@ def ended(kind: str, **more: Any) -> dict[str, Any]:
 
 
 IN_PROGRESS, SUCCEEDED, FAILED = SubmissionState.IN_PROGRESS, SubmissionState.SUCCEEDED, SubmissionState.FAILED
-HALTED = {"annotations": {ANNOTATION_HALTED: "enough"}}
+STOPPED = {"annotations": {ANNOTATION_STOPPED: "enough"}}
 CASES = {
     "just created": (job(suspend=True), Phase.SUBMITTED, IN_PROGRESS),
     "let run, not looked at": (job(), Phase.SUBMITTED, IN_PROGRESS),
@@ -43,9 +43,9 @@ CASES = {
     "fate decided": (job(status=ended("FailureTarget")), Phase.FINISHING, IN_PROGRESS),
     "succeeded": (job(status=ended("Complete")), Phase.SUCCEEDED, SUCCEEDED),
     "failed": (job(status=ended("Failed")), Phase.FAILED, FAILED),
-    "halted, pods end": (job(status={**STARTED, "terminating": 2}, suspend=True, **HALTED), Phase.FINISHING, FAILED),
-    "halted": (job(suspend=True, **HALTED), Phase.FAILED, FAILED),
-    "succeeded before it was halted": (job(status=ended("Complete"), **HALTED), Phase.SUCCEEDED, SUCCEEDED),
+    "stopped, pods end": (job(status={**STARTED, "terminating": 2}, suspend=True, **STOPPED), Phase.FINISHING, FAILED),
+    "stopped": (job(suspend=True, **STOPPED), Phase.FAILED, FAILED),
+    "succeeded before it was stopped": (job(status=ended("Complete"), **STOPPED), Phase.SUCCEEDED, SUCCEEDED),
     "being deleted": (job(deletionTimestamp="2026-01-01T00:00:00Z"), Phase.DELETED, SubmissionState.DELETING),
 }
 
@@ -61,14 +61,14 @@ CAUSES = {
         job(status=ended("Failed", reason="BackoffLimitExceeded", message="too many")),
         FailureCause("BackoffLimitExceeded", "too many"),
     ),
-    "halted by a user": (job(**HALTED), FailureCause("Halted", "enough")),
+    "stopped by a user": (job(**STOPPED), FailureCause("Stopped", "enough")),
     "stopped by an error": (
-        job(annotations={ANNOTATION_HALTED: "SubmissionFailed: create PodGroup: 403"}),
+        job(annotations={ANNOTATION_STOPPED: "SubmissionFailed: create PodGroup: 403"}),
         FailureCause("SubmissionFailed", "create PodGroup: 403"),
     ),
     "a sentence with a colon": (
-        job(annotations={ANNOTATION_HALTED: "not needed: done by hand"}),
-        FailureCause("Halted", "not needed: done by hand"),
+        job(annotations={ANNOTATION_STOPPED: "not needed: done by hand"}),
+        FailureCause("Stopped", "not needed: done by hand"),
     ),
     "nothing wrong": (job(status=STARTED), None),
 }

@@ -59,7 +59,7 @@ ANNOTATIONS = {
     well_known.ANNOTATION_CLAIM: "claim",
     well_known.ANNOTATION_DELIVERED: "delivered",
     well_known.ANNOTATION_DISRUPTIONS: "disruptions",
-    well_known.ANNOTATION_HALTED: "halted",
+    well_known.ANNOTATION_STOPPED: "stopped",
     well_known.ANNOTATION_TASK: "task",
     well_known.ANNOTATION_GANG: "gang",
     well_known.ANNOTATION_COMPLETION_INDEX: "completion_index",

@@ -240,7 +240,7 @@ RESTART_BASE_S: Final = 1.0
 RESTART_CAP_S: Final = 60.0
 PROGRESS_S: Final = 900.0
 """After the gang was followed for this long since its first observation, earlier errors are no longer counted."""
-HALT_WITHIN_S: Final = 30.0
+STOP_WITHIN_S: Final = 30.0
 HARVEST_WITHIN_S: Final = 60.0
 """The default grace period of a pod is 30 s."""
 FINISH_AFTER_TIMEOUT_S: Final = 10.0
@@ -398,7 +398,7 @@ class _GangWait:
         if self._clock is not None:
             return
         try:
-            async with asyncio.timeout(HALT_WITHIN_S):
+            async with asyncio.timeout(STOP_WITHIN_S):
                 async with shared_service(await self._read_config()) as gangs:
                     await gangs.is_live(self._args.ref)
                     clock = gangs.client.server_clock
@@ -407,24 +407,24 @@ class _GangWait:
             self._log.warning("The time of the API server is not known: %s", type(error).__name__)
 
     async def _end_in_time(self) -> GangEvent:
-        """Halt the gang, because the `execution_timeout` of the task has passed. Return the event of the timeout.
+        """Stop the gang, because the `execution_timeout` of the task has passed. Return the event of the timeout.
 
         The worker that gets the event would also end the gang. But a worker may be free only after hours.
         """
-        from airflow_provider_gangjobs.ending.kill import halt_live
+        from airflow_provider_gangjobs.ending.kill import stop_live
 
         event = timeout_event(self._args, self._last)
         harvested = None
-        if self._clock is None:  # nothing is halted by the local clock alone
+        if self._clock is None:  # nothing is stopped by the local clock alone
             return event
         try:
-            async with asyncio.timeout(HALT_WITHIN_S):
+            async with asyncio.timeout(STOP_WITHIN_S):
                 config = await self._read_config()
                 async with shared_service(config) as gangs:
                     ref, claim = self._args.ref, self._args.claim
-                    if not await halt_live(gangs.client, ref, claim, reason=EXECUTION_TIMEOUT):
+                    if not await stop_live(gangs.client, ref, claim, reason=EXECUTION_TIMEOUT):
                         return event
-            self._log.info("Gang %s is halted: the execution_timeout of its task has passed", self._args.ref)
+            self._log.info("Gang %s is stopped: the execution_timeout of its task has passed", self._args.ref)
             async with asyncio.timeout(HARVEST_WITHIN_S):
                 harvested = await follow(config, self._args.ref, logs=self._streaming)
         except Exception as error:
@@ -432,7 +432,7 @@ class _GangWait:
         if harvested is None or harvested.status is Status.ERROR:
             held = max(self._last.counts.created, 1) if self._last else 1
             return replace(event, counts={**event.counts, "held": held})
-        return replace(event, **{name: getattr(harvested, name) for name in _KEPT_AFTER_HALT})
+        return replace(event, **{name: getattr(harvested, name) for name in _KEPT_AFTER_STOP})
 
     async def _read_config(self) -> ClusterConfig:
         return self._config or await self._args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
@@ -547,8 +547,8 @@ class _GangWait:
         )
 
 
-_KEPT_AFTER_HALT: Final = ("counts", "ranks", "notes", "times", "queue", "placement", "requests")
-"""The fields of the event after a halt that say how the gang was, and not why its task ends."""
+_KEPT_AFTER_STOP: Final = ("counts", "ranks", "notes", "times", "queue", "placement", "requests")
+"""The fields of the event after a stop that say how the gang was, and not why its task ends."""
 
 
 def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEvent:

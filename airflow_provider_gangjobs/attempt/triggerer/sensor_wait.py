@@ -2,7 +2,7 @@
 
 The Jobs of the selection are found by the shared informers, so a gang may be submitted after the wait began. Each gang
 that is found is followed as a trigger of its own task would follow it: the outcomes of its pods are recorded, and the
-end of the gang is confirmed by the API server. The wait claims, halts and deletes no gang.
+end of the gang is confirmed by the API server. The wait claims, stops and deletes no gang.
 """
 
 from __future__ import annotations

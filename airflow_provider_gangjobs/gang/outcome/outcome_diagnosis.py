@@ -155,6 +155,6 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedRa
 
 def diagnose(observation: Observation, outcomes: Sequence[Outcome]) -> Diagnosis:
     """Diagnose a gang that waits, runs, or has ended, by its observation and the outcomes that are known."""
-    if observation.verdict is None or observation.wait.cause is WaitCause.HALTED:
+    if observation.verdict is None or observation.wait.cause is WaitCause.STOPPED:
         return observation.diagnosis
     return diagnose_end(observation.verdict, outcomes)

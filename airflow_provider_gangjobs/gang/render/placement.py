@@ -276,7 +276,7 @@ def limit_patch_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> dict[s
     """Return the merge patch of the limit of a Job that another try with this limit adopts; empty if the limit
     stays."""
     before_s = gang.active_deadline_s
-    if gang.time_limit is None or before_s is None or gang.is_ended or gang.is_halted:
+    if gang.time_limit is None or before_s is None or gang.is_ended or gang.is_stopped:
         return {}
     if limit is None:
         return {"metadata": {"annotations": {ANNOTATION_TIME_LIMIT: None}}, "spec": {"activeDeadlineSeconds": None}}

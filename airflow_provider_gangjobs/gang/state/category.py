@@ -74,7 +74,7 @@ class Category(StrEnum):
     POD_DELETED = "PodDeleted", "Somebody deleted a pod."
     JOB_DELETED = "JobDeleted", "Somebody deleted or replaced the Job."
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The gang ran for longer than a time limit allows."
-    HALTED = "Halted", "A person or a program halted the gang."
+    HALTED = "Halted", "A person or a program stopped the gang."
     UNKNOWN = "Unknown", "The cause is not known."
 
 

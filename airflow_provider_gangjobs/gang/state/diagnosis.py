@@ -1,7 +1,7 @@
-"""Diagnosis of a gang by its state: by what it waits for, by the note of a halt, or by the verdict on its Job. Pure.
+"""Diagnosis of a gang by its state: by what it waits for, by the note of a stop, or by the verdict on its Job. Pure.
 
 One table maps a cause of waiting and a text in its sentence to a category and a remedy. The first text that the
-sentence has decides, and the last one of each cause is empty. The note on a halted Job keeps cause and sentence, so a
+sentence has decides, and the last one of each cause is empty. The note on a stopped Job keeps cause and sentence, so a
 triggerer that restarts makes the same diagnosis.
 """
 
@@ -13,7 +13,6 @@ from airflow_provider_gangjobs.gang.capacity import NEVER_FITS
 from airflow_provider_gangjobs.gang.schedulers.external import ANNOTATION_QUEUE, NOT_PROCESSED
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
-from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, parse_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import (
     REASON_DELETED,
     REASON_DELETED_ON_PURPOSE,
@@ -22,8 +21,9 @@ from airflow_provider_gangjobs.gang.state.phase import (
     VerdictKind,
 )
 from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP, find_category
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, split_halt_note
-from airflow_provider_gangjobs.gang.state.waiting import HALTED_TEXT, NO_CAUSE_NAMED, POD_GROUP_ERRORS, WaitCause
+from airflow_provider_gangjobs.gang.state.stop import CLEANUP_STOP_REASON, parse_deadline_stop
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, split_stop_note
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, POD_GROUP_ERRORS, STOPPED_TEXT, WaitCause
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -89,7 +89,7 @@ _RULES: Final[tuple[tuple[WaitCause, str, Category | None, str], ...]] = (
     (WaitCause.CONTROLLER, "", Category.CONTROLLER_SILENT, _START_CONTROLLER),
     (WaitCause.SUBMISSION, "until its user resumes it", Category.KEPT_SUSPENDED, _RESUME),
     (WaitCause.SUBMISSION, "", Category.SUBMISSION_INCOMPLETE, _RUN_AGAIN),
-    (WaitCause.HALTED, "", Category.HALTED, "Submit the gang again."),
+    (WaitCause.STOPPED, "", Category.HALTED, "Submit the gang again."),
     (WaitCause.QUEUE, "", _BY_QUEUE, _FIND_HOLDERS),
     (WaitCause.QUEUE_REFUSED, "requested level", _BY_QUEUE, _CORRECT_TOPOLOGY),
     (WaitCause.QUEUE_REFUSED, "requested topology level", _BY_QUEUE, _CORRECT_TOPOLOGY),
@@ -155,15 +155,15 @@ _RAISE_EXECUTION_TIME: Final = (
 )
 _ASK_ABOUT_CHECK: Final = "Ask the administrator of the queue why an AdmissionCheck has rejected the gang."
 _ASK_ABOUT_QUEUE: Final = "Ask the administrator of the queue why Kueue does not let the gang run any more."
-_HALTS: Final = (
+_STOPS: Final = (
     (f"{REASON_GIVEN_UP} RequeuingLimitExceeded", Category.QUEUE_DEACTIVATED, _FIT_REQUEUING),
     (f"{REASON_GIVEN_UP} MaximumExecutionTimeExceeded", Category.DEADLINE_EXCEEDED, _RAISE_EXECUTION_TIME),
     (f"{REASON_GIVEN_UP} AdmissionCheck", Category.ADMISSION_CHECK, _ASK_ABOUT_CHECK),
     (REASON_GIVEN_UP, Category.QUEUE_DEACTIVATED, _ASK_ABOUT_QUEUE),
-    (CLEANUP_HALT_REASON.partition(":")[0], Category.SUBMISSION_INCOMPLETE, ""),
+    (CLEANUP_STOP_REASON.partition(":")[0], Category.SUBMISSION_INCOMPLETE, ""),
     ("", Category.HALTED, ""),
 )
-"""Rows of the reason of a halt with a word of its message, a category, and what to do."""
+"""Rows of the reason of a stop with a word of its message, a category, and what to do."""
 
 
 _FIND_DELETION: Final = "Find out who deleted the Job{}: a user, a TTL, or a clean-up of the namespace."
@@ -203,9 +203,9 @@ def diagnose_wait(wait: Wait, *, since: datetime | None = None) -> Diagnosis:
 
     :param since: When the phase began.
     """
-    halted = wait.text.removeprefix(HALTED_TEXT) if wait.cause is WaitCause.HALTED else ""
-    if halted:
-        return diagnose_halt(*split_halt_note(halted), since=since)
+    stopped = wait.text.removeprefix(STOPPED_TEXT) if wait.cause is WaitCause.STOPPED else ""
+    if stopped:
+        return diagnose_stop(*split_stop_note(stopped), since=since)
     category, remedy = _find(wait.cause, wait.text)
     remedy = "" if category in UNEVENTFUL else remedy
     return Diagnosis(category, wait.text or category.meaning, remedy, wait.reason, wait.since or since, wait.cause)
@@ -220,12 +220,12 @@ def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str, *, since: dat
     return Diagnosis(category, summary, remedy, summary, since, f"Deadline.{phase}.{cause}")
 
 
-def diagnose_halt(reason: str, message: str, *, since: datetime | None = None) -> Diagnosis:
-    """Diagnose why a gang was halted, by the two parts of the note on the Job."""
-    if (halted := parse_deadline_halt(f"{reason}: {message}")) is not None:
-        return diagnose_timeout(halted.phase, halted.cause, halted.message, since=since)
-    _, category, remedy = next(row for row in _HALTS if all(word in f"{reason} {message}" for word in row[0].split()))
-    return Diagnosis(category, f"The gang was halted: {message}", remedy, message, since, reason)
+def diagnose_stop(reason: str, message: str, *, since: datetime | None = None) -> Diagnosis:
+    """Diagnose why a gang was stopped, by the two parts of the note on the Job."""
+    if (stopped := parse_deadline_stop(f"{reason}: {message}")) is not None:
+        return diagnose_timeout(stopped.phase, stopped.cause, stopped.message, since=since)
+    _, category, remedy = next(row for row in _STOPS if all(word in f"{reason} {message}" for word in row[0].split()))
+    return Diagnosis(category, f"The gang was stopped: {message}", remedy, message, since, reason)
 
 
 def _find(cause: WaitCause, text: str) -> tuple[Category, str]:

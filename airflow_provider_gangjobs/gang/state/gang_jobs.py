@@ -14,7 +14,7 @@ condition of the first row that applies:
 The reason is that of the Job that failed first. A Job that ended by a deadline comes after the others, because the
 follower ends the other Jobs of a gang by a deadline of zero.
 
-The main Job of a JobSet has no pods, so its own end says nothing, unless the gang was halted. When a Job has failed,
+The main Job of a JobSet has no pods, so its own end says nothing, unless the gang was stopped. When a Job has failed,
 the JobSet controller deletes the others. A Job with another uid than the submission has noted was created again by the
 controller, and is not the Job of the gang.
 """
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
-from airflow_provider_gangjobs.gang.state.halt import HALTED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.job_annotations import REASON_SUCCEEDED, all_succeeded, has_succeeded_by_main
 from airflow_provider_gangjobs.gang.state.pods import parse_number
+from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import (
     Condition,
@@ -137,7 +137,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
 
 
 def must_delete_job_set(gang: StoredGang) -> bool:
-    """Return whether the JobSet of a gang that was halted, is failing, or has ended by its main containers must be
+    """Return whether the JobSet of a gang that was stopped, is failing, or has ended by its main containers must be
     deleted, so that the gang ends.
 
     Otherwise the end of one Job makes the JobSet fail, and the JobSet controller deletes the other Jobs. That does not
@@ -162,7 +162,7 @@ def jobs_to_end(gang: StoredGang) -> list[JobView]:
     return [
         one
         for one in (gang.jobs[:1] if gang.has_job_set and _lacks_roles(gang) else gang.jobs)
-        if not end_condition(one) and one.spec.active_deadline_seconds != HALTED_DEADLINE_S
+        if not end_condition(one) and one.spec.active_deadline_seconds != STOPPED_DEADLINE_S
     ]
 
 
@@ -177,7 +177,7 @@ def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
         return None
     spec = {"ttlSecondsAfterFinished": ttl_s}
     if gang.has_job_set and not end_condition(gang.jobs[0]):
-        spec |= {"activeDeadlineSeconds": HALTED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
+        spec |= {"activeDeadlineSeconds": STOPPED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
     return {"spec": spec}
 
 
@@ -267,7 +267,7 @@ def _conditions_of_job_set(
         # Nothing but the deletion of the JobSet ends the gang.
         has_ended = is_gone
         failure = _condition(main_job, "Failed") or _condition(main_job, "FailureTarget")
-        if not StoredGang(main_job).is_halted:
+        if not StoredGang(main_job).is_stopped:
             failure = _failure((), missing) if _is_started(main_job) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")

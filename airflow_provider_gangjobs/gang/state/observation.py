@@ -58,7 +58,7 @@ class Observation:
         """Why the gang is in its phase, and what to do."""
         if self.ended is not None:
             return self.ended
-        if self.verdict is not None and self.wait.cause is not WaitCause.HALTED:
+        if self.verdict is not None and self.wait.cause is not WaitCause.STOPPED:
             return diagnose_verdict(self.verdict)
         return diagnose_wait(self.wait, since=self.since)
 
@@ -172,7 +172,7 @@ def _times(
 
 
 def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
-    if inputs.job is not None and inputs.job.is_end_caused_by_halt:
+    if inputs.job is not None and inputs.job.is_end_caused_by_stop:
         return explain_suspension(inputs.job)
     match phase:
         case Phase.SUBMITTED | Phase.QUEUED:

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
-from airflow_provider_gangjobs.gang.state.halt import FinishStep, next_finish_step
+from airflow_provider_gangjobs.gang.state.stop import FinishStep, next_finish_step
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
@@ -68,7 +68,7 @@ class SweepAction(StrEnum):
     MARK_DELIVERED = "mark as delivered"
     """Mark the outcome as delivered, and keep the Job, if its claim has not changed."""
     FINISH = "finish"
-    """Let the Job of a halted gang fail, which is suspended."""
+    """Let the Job of a stopped gang fail, which is suspended."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def grace_of(gang: StoredGang, grace: timedelta) -> timedelta:
 def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     """Return what a sweep does with a gang. The first rule that fits decides.
 
-    A gang is over if it has ended, was halted, is being deleted, or was dropped (`StoredGang.is_dropped`).
+    A gang is over if it has ended, was stopped, is being deleted, or was dropped (`StoredGang.is_dropped`).
 
     | the gang | action |
     |---|---|
@@ -113,7 +113,7 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     | is over, and its pods are held | release |
     | has no id of an installation, as the sweep | leave |
     | is over, was delivered and not dropped, and its policy deletes the Job | delete |
-    | is over, and its halted Job is suspended, so that the Job cannot fail | finish |
+    | is over, and its stopped Job is suspended, so that the Job cannot fail | finish |
     | has succeeded and was not delivered, and Airflow was not asked | ask |
     | has succeeded and was not delivered, and Airflow has accepted the success of its task | mark as delivered |
     | is over | leave |

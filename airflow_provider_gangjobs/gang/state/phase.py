@@ -8,8 +8,8 @@ Only `phase_of` computes a phase. The first row of this table that applies decid
     Complete, also if the Job is being deleted                       succeeded
     Failed, before deletion was asked for                            failed
     being deleted, also if it failed after deletion was asked for    deleted
-    halted, and pods still run, end, or wait for their harvest       finishing
-    halted                                                           failed
+    stopped, and pods still run, end, or wait for their harvest       finishing
+    stopped                                                           failed
     SuccessCriteriaMet or FailureTarget                              finishing
     the condition Suspended                                          queued
     spec.suspend, and the Job has run before                         queued
@@ -21,8 +21,8 @@ Only `phase_of` computes a phase. The first row of this table that applies decid
 
 If a row gives succeeded, failed or deleted, and known pods still wait for their harvest, the phase is finishing.
 
-* A halted gang fails by the deadline of the halt, or its Job stays suspended, and no controller resumes it. If the Job
-  controller had decided the end before, the gang does not count as halted.
+* A stopped gang fails by the deadline of the stop, or its Job stays suspended, and no controller resumes it. If the Job
+  controller had decided the end before, the gang does not count as stopped.
 * A suspended Job that never ran is submitted until the Job controller has processed it. If Kueue or the user starts it,
   it is queued at once, because its submission is complete.
 * A Job that Kueue suspends and lets run again at once has no startTime, and is queued, not submitted again.
@@ -96,7 +96,7 @@ class Verdict(Struct, frozen=True):
     other_uid: str = ""
     """UID of the Job that has the name now, if the Job was replaced."""
     deletion_has_only_begun: bool = False
-    """The gang was halted to be deleted. Its Job still exists, and so do the objects that it owns."""
+    """The gang was stopped to be deleted. Its Job still exists, and so do the objects that it owns."""
 
     @property
     def job_is_there(self) -> bool:
@@ -145,7 +145,7 @@ def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:
 
 
 def verdict_of_begun_deletion(gang: StoredGang) -> Verdict:
-    """Return the verdict on a gang that was halted to be deleted on purpose, and whose Job still exists."""
+    """Return the verdict on a gang that was stopped to be deleted on purpose, and whose Job still exists."""
     return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang), deletion_has_only_begun=True)
 
 
@@ -212,7 +212,7 @@ class Phase(StrEnum):
     """The end of the gang is decided. Pods still run or wait for their harvest."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """The Job failed, or the gang was halted."""
+    """The Job failed, or the gang was stopped."""
     DELETED = "deleted"
     """The Job is gone or replaced, or it is being deleted before it ended."""
 
@@ -238,7 +238,7 @@ def phase_of(gang: StoredGang | None, pods: Counts | None = None) -> Phase:
     verdict = judge(gang, gang.ref)
     if verdict is not None:
         return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.kind]
-    if gang.is_ending_by_halt:
+    if gang.is_ending_by_stop:
         return Phase.FINISHING if held or gang.has_pods_left else Phase.FAILED
     if gang.interim_condition is not None:
         return Phase.FINISHING
@@ -263,9 +263,9 @@ class SubmissionState(StrEnum):
     """The Job was submitted, perhaps not completely, and has not ended: the gang is live."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """In a record also: the gang was halted, or could never be submitted completely."""
-    HALTED = "halted"
-    """The provider has halted the gang, and the Job has not failed yet."""
+    """In a record also: the gang was stopped, or could never be submitted completely."""
+    STOPPED = "stopped"
+    """The provider has stopped the gang, and the Job has not failed yet."""
     DELIVERED = "delivered"
     """The Job ended, and its outcome was delivered."""
     DELETING = "deleting"
@@ -284,8 +284,8 @@ def state_of(gang: StoredGang) -> SubmissionState:
     if gang.is_delivered and (gang.is_over or not gang.outlives_task):
         return SubmissionState.DELIVERED
     ended = end_of(gang)
-    is_halted = ended is SubmissionState.IN_PROGRESS and gang.is_halted
-    return SubmissionState.HALTED if is_halted else ended
+    is_stopped = ended is SubmissionState.IN_PROGRESS and gang.is_stopped
+    return SubmissionState.STOPPED if is_stopped else ended
 
 
 def end_of(gang: StoredGang) -> SubmissionState:

@@ -18,8 +18,8 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
 from airflow_provider_gangjobs.gang.state.waiting import (
-    HALTED_TEXT,
     NO_EVIDENCE,
+    STOPPED_TEXT,
     Evidence,
     Wait,
     WaitCause,
@@ -57,7 +57,7 @@ class Stops(Struct, frozen=True):
 
 
 REASON_GIVEN_UP: Final = "DeactivatedByQueue"
-"""Reason of the halt of a gang that Kueue has given up. Stored in Jobs and in events, so never changed."""
+"""Reason of the stop of a gang that Kueue has given up. Stored in Jobs and in events, so never changed."""
 _GIVEN_UP: Final = "DeactivatedDueTo"
 """Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
 _REFUSAL_EVENT: Final = "Warning"
@@ -129,8 +129,8 @@ _WITHOUT_WORKLOAD: Final = (
 def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wait:
     """Return why a Job is suspended, and who resumes it."""
     workload = evidence.queue_workload
-    if gang.is_halted:
-        return Wait(WaitCause.HALTED, f"{HALTED_TEXT}{gang.halt_note}")
+    if gang.is_stopped:
+        return Wait(WaitCause.STOPPED, f"{STOPPED_TEXT}{gang.stop_note}")
     if gang.queue and workload is None and evidence.shows_queue:
         return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {gang.queue} {_WITHOUT_WORKLOAD}")
     if gang.queue:
@@ -200,7 +200,7 @@ def describe_stops(workload: KueueWorkloadView | None) -> str:
 
 
 def give_up_note(workload: KueueWorkloadView | None, last_assembly: str = "") -> str | None:
-    """Return the reason of a halt if Kueue itself has given the gang up for good, after a limit of time or of tries.
+    """Return the reason of a stop if Kueue itself has given the gang up for good, after a limit of time or of tries.
 
     :param last_assembly: The last line about the gang while it assembled.
     """

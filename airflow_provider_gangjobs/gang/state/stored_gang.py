@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
 
-REASON_HALTED: Final = "Halted"
-"""Reason of a halt whose note has no reason."""
+REASON_STOPPED: Final = "Stopped"
+"""Reason of a stop whose note has no reason."""
 REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
-"""Reason of a Job that failed because its activeDeadlineSeconds has passed. A halt sets this deadline."""
+"""Reason of a Job that failed because its activeDeadlineSeconds has passed. A stop sets this deadline."""
 _GENERATION_OF_SECOND_CHANGE: Final = 3
-"""`metadata.generation` begins with 1. The start of the Job is the first change, unless it is halted before."""
+"""`metadata.generation` begins with 1. The start of the Job is the first change, unless it is stopped before."""
 
 
 def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
@@ -48,10 +48,10 @@ def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
     return StoredGang(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
 
 
-def split_halt_note(note: str) -> tuple[str, str]:
-    """Return the reason and the message of a note on a halted Job. The reason is `Halted` if the note has none."""
+def split_stop_note(note: str) -> tuple[str, str]:
+    """Return the reason and the message of a note on a stopped Job. The reason is `Stopped` if the note has none."""
     reason, colon, message = note.partition(": ")
-    return (reason, message) if colon and " " not in reason else (REASON_HALTED, note)
+    return (reason, message) if colon and " " not in reason else (REASON_STOPPED, note)
 
 
 class StoredGang(Struct, frozen=True):
@@ -264,12 +264,12 @@ class StoredGang(Struct, frozen=True):
     def ended_ranks(self) -> int:
         """Number of ranks that have started and ended, by the counters of the Job.
 
-        A Job that ends by a deadline also counts pods that never started, unless the gang was halted while all ranks
+        A Job that ends by a deadline also counts pods that never started, unless the gang was stopped while all ranks
         ran.
         """
         decided = self.failure_condition
-        is_by_deadline = self.is_halted or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
-        ran = (self.halt_note or "").startswith(f"{REASON_JOB_DEADLINE}.running.")  # the format of `DeadlineHalt`
+        is_by_deadline = self.is_stopped or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
+        ran = (self.stop_note or "").startswith(f"{REASON_JOB_DEADLINE}.running.")  # the format of `DeadlineStop`
         return self.status.succeeded + (0 if is_by_deadline and not ran else self.status.failed)
 
     @property
@@ -323,8 +323,8 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """The gang has ended, was halted, or is being deleted. Its pods may still be ending."""
-        return self.is_ended or self.is_halted or self.is_being_deleted
+        """The gang has ended, was stopped, or is being deleted. Its pods may still be ending."""
+        return self.is_ended or self.is_stopped or self.is_being_deleted
 
     @property
     def failure_target_condition(self) -> Condition | None:
@@ -361,13 +361,13 @@ class StoredGang(Struct, frozen=True):
         return self._annotations.deleted_by or ""
 
     @property
-    def is_halted(self) -> bool:
+    def is_stopped(self) -> bool:
         """The provider has ended the gang, or is ending it: no rank starts any more."""
-        return self._annotations.halted is not None
+        return self._annotations.stopped is not None
 
     @property
-    def halt_note(self) -> str | None:
-        return self._annotations.halted
+    def stop_note(self) -> str | None:
+        return self._annotations.stopped
 
     @property
     def is_ended_by_main(self) -> bool:
@@ -376,34 +376,34 @@ class StoredGang(Struct, frozen=True):
         return any(one.metadata.annotations.main_containers is not None for one in views)
 
     @property
-    def is_ending_by_halt(self) -> bool:
-        """The gang was halted, before the Job controller had decided its end."""
+    def is_ending_by_stop(self) -> bool:
+        """The gang was stopped, before the Job controller had decided its end."""
         decided = self.interim_condition
-        return self.is_halted and not self.is_ended and (decided is None or decided.reason == REASON_JOB_DEADLINE)
+        return self.is_stopped and not self.is_ended and (decided is None or decided.reason == REASON_JOB_DEADLINE)
 
     @property
-    def failed_by_halt(self) -> bool:
-        """The Job fails, or has failed, by the deadline that a halt has set."""
+    def failed_by_stop(self) -> bool:
+        """The Job fails, or has failed, by the deadline that a stop has set."""
         decided = self.failure_condition
-        return self.is_halted and decided is not None and decided.reason == REASON_JOB_DEADLINE
+        return self.is_stopped and decided is not None and decided.reason == REASON_JOB_DEADLINE
 
     @property
-    def is_end_caused_by_halt(self) -> bool:
-        """The gang was halted, and ends or has ended by that."""
-        return self.is_ending_by_halt or self.failed_by_halt
+    def is_end_caused_by_stop(self) -> bool:
+        """The gang was stopped, and ends or has ended by that."""
+        return self.is_ending_by_stop or self.failed_by_stop
 
     @property
-    def halt_cause(self) -> tuple[str, str]:
-        """Reason and message of `halt_note`. The reason is `Halted` if the note has none."""
-        return split_halt_note(self.halt_note or "")
+    def stop_cause(self) -> tuple[str, str]:
+        """Reason and message of `stop_note`. The reason is `Stopped` if the note has none."""
+        return split_stop_note(self.stop_note or "")
 
     @property
     def failure_cause(self) -> tuple[str, str] | None:
-        """Reason and message of the failure or of the halt; `None` if the gang has not failed and was not halted."""
+        """Reason and message of the failure or of the stop; `None` if the gang has not failed and was not stopped."""
         failed = self.failure_condition
-        if failed is not None and not self.failed_by_halt:
+        if failed is not None and not self.failed_by_stop:
             return failed.reason, failed.message
-        return self.halt_cause if self.is_halted else None
+        return self.stop_cause if self.is_stopped else None
 
     @property
     def is_suspended(self) -> bool:

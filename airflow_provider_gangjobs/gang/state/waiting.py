@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 WAIT_TEXT_CHARACTERS_MAX: Final = 256
 """Limit of a message from the cluster, because schedulers list the reasons of every node."""
 NO_CAUSE_NAMED: Final = "The scheduler cannot place the gang, and no pod names the cause"
-HALTED_TEXT: Final = "The gang was halted: "
-"""The beginning of the sentence about a halted gang. The note on its Job follows."""
+STOPPED_TEXT: Final = "The gang was stopped: "
+"""The beginning of the sentence about a stopped gang. The note on its Job follows."""
 POD_GROUP_ERRORS: Final = ("PodGroupError", "SchedulerError")
 """Reasons of a PodGroup that the scheduler cannot process, since Kubernetes 1.38 and before."""
 
@@ -40,7 +40,7 @@ class WaitCause(StrEnum):
 
     CONTROLLER = "controller"
     SUBMISSION = "submission"
-    HALTED = "halted"
+    STOPPED = "stopped"
     QUEUE = "queue"
     QUEUE_REFUSED = "queue-refused"
     WORKLOAD_MISSING = "workload-missing"
@@ -232,7 +232,7 @@ _NAMED_IMAGE: Final = re.compile(rf'(?:{"|".join(sorted(podutil.IMAGE_REASONS))}
 def parse_image(text: str) -> str:
     """Return the image in the evidence of `WaitCause.IMAGE`; empty if the evidence has no image.
 
-    The note on a halted Job contains the evidence as text only, and a triggerer that restarts has no other source.
+    The note on a stopped Job contains the evidence as text only, and a triggerer that restarts has no other source.
     """
     found = _NAMED_IMAGE.search(text)
     return found[1] if found else ""

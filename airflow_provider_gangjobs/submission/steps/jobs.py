@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_jo
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs, role_job_name
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang
-from airflow_provider_gangjobs.gang.state.halt import is_halted_by_cleanup
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
 from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
@@ -175,7 +175,7 @@ _COMPARED_FIELDS: Final = ("uid", "generation", "annotations")
 
 
 class StartJob(ChangeStep, frozen=True):
-    """PATCH the Job so that it may run, unless it was halted, claimed, or deleted since it was last read.
+    """PATCH the Job so that it may run, unless it was stopped, claimed, or deleted since it was last read.
 
     If a comparison of the patch fails, the server answers 422 (Invalid).
     Without a queue the patch resumes the Job. Otherwise it gives the Job to its queue. The patch compares the
@@ -213,10 +213,10 @@ class StartJob(ChangeStep, frozen=True):
 
     def note(self, progress: Progress, stored: Object) -> bool:
         job = read_job(stored)
-        if is_halted_by_cleanup(job):
-            raise progress.superseded("the cleanup has halted the Job in the meantime")
-        if job.is_halted:
-            raise progress.failed(self.name, "The Job was halted in the meantime", transient=True)
+        if is_stopped_by_cleanup(job):
+            raise progress.superseded("the cleanup has stopped the Job in the meantime")
+        if job.is_stopped:
+            raise progress.failed(self.name, "The Job was stopped in the meantime", transient=True)
         progress.job = stored
         return self._queue(progress).is_started(job)
 
@@ -256,7 +256,7 @@ class StartRole(ChangeStep, frozen=True):
     def note(self, progress: Progress, stored: Object) -> bool:
         job = read_job(stored)
         if not jobs_to_end(StoredGang(job.view, (job.view,))):
-            raise progress.failed(self.name, "The gang was halted in the meantime", transient=True)
+            raise progress.failed(self.name, "The gang was stopped in the meantime", transient=True)
         progress.owned[JOBS.kind, stored["metadata"]["name"]] = stored
         return not job.is_suspended
 

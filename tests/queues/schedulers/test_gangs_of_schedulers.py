@@ -180,7 +180,7 @@ async def test_placeholder_pods_are_no_ranks(cluster: Cluster, tenant: Tenant) -
         async with following(tenant, submission) as gang:
             await until(lambda: len(placeholders_of(tenant)) == 3)
             await gang.line("assembling: 3 pods, none placed")
-            await gangs.halt(submission.ref, reason="by hand")
+            await gangs.stop(submission.ref, reason="by hand")
             assert [end.rank for end in (await gang.event()).ranks] == [0, 1, 2]
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, ServerError
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
-from airflow_provider_gangjobs.ending.kill import halt, halt_live
-from airflow_provider_gangjobs.gang.state.halt import end_patch, halt_patch
+from airflow_provider_gangjobs.ending.kill import stop, stop_live
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stop import end_patch, stop_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, finish_halted
+from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, finish_stopped
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
 from gangjobs_sandbox.registry import PatchKind
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from tests.provider.submission_cluster import SubmissionCluster
 
-HALT, DEACTIVATE, START = "halt the Job", "deactivate the Workload", "start the Job with a deadline that has passed"
+STOP, DEACTIVATE, START = "stop the Job", "deactivate the Workload", "start the Job with a deadline that has passed"
 
 
 @dataclass
@@ -51,12 +51,12 @@ class ClusterWithKueue:
         return [{"metadata": {"name": "job-train", "namespace": namespace, "uid": "w"}, "spec": {"active": True}}]
 
     async def patch(self, resource: Any, name: str, namespace: str | None, body: Any, **kind: Any) -> Any:
-        spec = body["spec"] if isinstance(body, dict) else {}  # a JSON patch halts the gang of a claim
+        spec = body["spec"] if isinstance(body, dict) else {}  # a JSON patch stops the gang of a claim
         if resource.group == KUEUE_GROUP:
             self.patches.append(DEACTIVATE)
             return {}
         is_start = spec.get("suspend") is False
-        self.patches.append(START if is_start else HALT)
+        self.patches.append(START if is_start else STOP)
         if is_start and self.errors:
             raise self.errors.pop(0)
         stored = await self.cluster.client.patch(resource, name, namespace, body, **kind)
@@ -83,11 +83,11 @@ def state(cluster: SubmissionCluster) -> SubmissionState:
 
 
 @pytest.mark.parametrize("faster", [0, 1, len(PAUSES_S) - 2])
-async def test_halted_gang_fails_although_kueue_suspends_its_job_again(cluster, faster: int):
+async def test_stopped_gang_fails_although_kueue_suspends_its_job_again(cluster, faster: int):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster)
-    assert await halt(api, ref, reason="stop")
-    assert api.patches == [HALT, *[DEACTIVATE, START] * (faster + 1)]
+    assert await stop(api, ref, reason="stop")
+    assert api.patches == [STOP, *[DEACTIVATE, START] * (faster + 1)]
     assert (state(cluster), cluster.bench.pods()) == (SubmissionState.FAILED, [])
 
 
@@ -99,48 +99,48 @@ async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(c
     change(cluster, ref.name, {"metadata": {"annotations": {ANNOTATION_ROLES: roles, ANNOTATION_QUEUE: "team"}}})
     change(cluster, ref.name, end_patch() | {"spec": {**end_patch()["spec"], "suspend": True}})
     api = ClusterWithKueue(cluster, faster)
-    assert await finish_halted(api, ref, clock=cluster.time.clock())
+    assert await finish_stopped(api, ref, clock=cluster.time.clock())
     assert api.patches == [START] * (faster + 1)
     assert end_condition(read_job(cluster.jobs()[0]).view)
     assert cluster.bench.pods() == []
 
 
-async def test_halt_gives_up_in_time_and_its_gang_does_not_run(cluster):
+async def test_stop_gives_up_in_time_and_its_gang_does_not_run(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await halt(api, ref, reason="stop")
+    assert await stop(api, ref, reason="stop")
     assert (api.patches.count(START), cluster.time.now) == (len(PAUSES_S), sum(PAUSES_S))
-    assert (state(cluster), cluster.bench.pods()) == (SubmissionState.HALTED, [])
+    assert (state(cluster), cluster.bench.pods()) == (SubmissionState.STOPPED, [])
 
 
-async def test_halt_by_a_process_that_is_killed_waits_less_than_a_second(cluster):
+async def test_stop_by_a_process_that_is_killed_waits_less_than_a_second(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await halt_live(api, ref, "ti-1", reason="stop")
+    assert await stop_live(api, ref, "ti-1", reason="stop")
     assert (api.patches.count(START), cluster.time.now) == (len(BRIEF_PAUSES_S), sum(BRIEF_PAUSES_S))
 
 
 ERRORS: dict[str, tuple[list[ClusterError], SubmissionState]] = {
     "conflict": ([Conflict(409, request="")], SubmissionState.FAILED),
     "unavailable twice": ([ServerError(503, request="")] * 2, SubmissionState.FAILED),
-    "forbidden": ([Forbidden(403, request="")], SubmissionState.HALTED),
+    "forbidden": ([Forbidden(403, request="")], SubmissionState.STOPPED),
 }
 
 
 @pytest.mark.parametrize(("errors", "expected"), ERRORS.values(), ids=ERRORS)
-async def test_halt_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: SubmissionState):
+async def test_stop_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: SubmissionState):
     ref = await submit_queued(cluster)
-    assert await halt(ClusterWithKueue(cluster, 0, list(errors)), ref, reason="stop")
+    assert await stop(ClusterWithKueue(cluster, 0, list(errors)), ref, reason="stop")
     assert state(cluster) is expected
 
 
-async def test_sweep_lets_a_halted_job_fail_that_stayed_suspended_and_tries_again_after_the_grace(cluster):
+async def test_sweep_lets_a_stopped_job_fail_that_stayed_suspended_and_tries_again_after_the_grace(cluster):
     ref = await submit_queued(cluster)
-    change(cluster, ref.name, halt_patch("stop", read_job(cluster.jobs()[0])))
+    change(cluster, ref.name, stop_patch("stop", read_job(cluster.jobs()[0])))
     sweeper = Sweeper(cluster)
     api = ClusterWithKueue(cluster, faster=len(PAUSES_S))
     assert [await sweeper.look(api=api), await sweeper.look(after_s=GRACE_S, api=api)] == [[], []]
-    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == ([], SubmissionState.HALTED)
+    assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == ([], SubmissionState.STOPPED)
     assert (await sweeper.look(after_s=GRACE_S / 2, api=api), state(cluster)) == (
         [SweepAction.FINISH],
         SubmissionState.FAILED,
@@ -149,10 +149,10 @@ async def test_sweep_lets_a_halted_job_fail_that_stayed_suspended_and_tries_agai
 
 
 @in_virtual_time
-async def test_follower_lets_a_halted_job_fail_whose_halt_was_interrupted(plane):
+async def test_follower_lets_a_stopped_job_fail_whose_stop_was_interrupted(plane):
     ref = plane.submit(workers=2, suspend=True)
-    plane.registry.patch(JOBS, ref.name, NAMESPACE, halt_patch("stop", read_job(plane.job())), PatchKind.MERGE)
+    plane.registry.patch(JOBS, ref.name, NAMESPACE, stop_patch("stop", read_job(plane.job())), PatchKind.MERGE)
     event = await Follower(plane, ref).event()
-    assert (event.status, event.message) == ("failed", "The gang was halted: stop")
+    assert (event.status, event.message) == ("failed", "The gang was stopped: stop")
     await plane.until(lambda: read_job(plane.job()).failed_condition is not None, within_s=60)
     assert plane.pods() == []

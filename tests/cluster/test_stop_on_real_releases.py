@@ -1,4 +1,4 @@
-"""The Job of a gang that is halted while it is suspended fails without a pod, on every release."""
+"""The Job of a gang that is stopped while it is suspended fails without a pod, on every release."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ async def until(gangs: GangService, ref: GangRef, holds: Callable[[dict[str, str
             await asyncio.sleep(0.1)
 
 
-async def halt_suspended(tenant: Tenant, **spec: Any) -> None:
+async def stop_suspended(tenant: Tenant, **spec: Any) -> None:
     async with GangService.connect(tenant.config) as gangs:
         ref = (await submit_gang(gangs, gang_spec(2, manifest=SUSPENDED_MANIFEST, **spec))).ref
         await until(gangs, ref, lambda conditions: "Suspended" in conditions)
 
-        assert await gangs.halt(ref, reason="by hand")
+        assert await gangs.stop(ref, reason="by hand")
 
         await until(gangs, ref, lambda conditions: conditions.get("Failed") == "DeadlineExceeded")
         assert await gangs.client.list(PODS, ref.namespace) == []
 
 
 @pytest.mark.parametrize("gang", ["required", "off"])
-async def test_suspended_gang_that_is_halted_has_a_failed_job(tenant: Tenant, gang: str) -> None:
-    await halt_suspended(tenant, gang=gang)
+async def test_suspended_gang_that_is_stopped_has_a_failed_job(tenant: Tenant, gang: str) -> None:
+    await stop_suspended(tenant, gang=gang)
 
 
-async def test_suspended_gang_of_the_job_controller_that_is_halted_has_a_failed_job(native_tenant: Tenant) -> None:
-    await halt_suspended(native_tenant, gang_scheduler="job-scheduling")
+async def test_suspended_gang_of_the_job_controller_that_is_stopped_has_a_failed_job(native_tenant: Tenant) -> None:
+    await stop_suspended(native_tenant, gang_scheduler="job-scheduling")

@@ -1,7 +1,7 @@
-"""Halt: the rules of a Job that the provider ends, with the reason in an annotation of the Job.
+"""Stop: the rules of a Job that the provider ends, with the reason in an annotation of the Job.
 
-The pods of a halted gang end and are harvested. The Job ends as failed, so its time to live counts, and its ledger
-stays. If a triggerer crashes after a halt, the next one reads the annotation and reports the same deadline.
+The pods of a stopped gang end and are harvested. The Job ends as failed, so its time to live counts, and its ledger
+stays. If a triggerer crashes after a stop, the next one reads the annotation and reports the same deadline.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKi
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.views import end_condition
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_HALTED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef
 
-CLEANUP_HALT_REASON: Final = "SubmissionIncomplete: the submission stopped half-way and was not continued"
-"""The reason of a halt by the cleanup. Stored in Jobs and compared, so never changed."""
-DELETION_HALT_REASON: Final = "its submission is being deleted"
-DELETION_MARK: Final = {ANNOTATION_HALTED: "Deleted: the deletion of the gang has begun"}
+CLEANUP_STOP_REASON: Final = "SubmissionIncomplete: the submission stopped half-way and was not continued"
+"""The reason of a stop by the cleanup. Stored in Jobs and compared, so never changed."""
+DELETION_STOP_REASON: Final = "its submission is being deleted"
+DELETION_MARK: Final = {ANNOTATION_STOPPED: "Deleted: the deletion of the gang has begun"}
 """Annotations of a gang with roles that is about to be deleted. Stored in Jobs and compared, so never changed."""
 NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB, and a person reads this note."""
 
-HALTED_DEADLINE_S: Final = 0
-"""activeDeadlineSeconds of a halted Job, which the Job controller compares before it creates pods."""
+STOPPED_DEADLINE_S: Final = 0
+"""activeDeadlineSeconds of a stopped Job, which the Job controller compares before it creates pods."""
 
 _DEADLINE_PREFIX: Final = REASON_JOB_DEADLINE
 
 
-class DeadlineHalt(Struct, frozen=True):
-    """Reason of a halt: the deadline of `phase` passed while the gang waited for `cause`."""
+class DeadlineStop(Struct, frozen=True):
+    """Reason of a stop: the deadline of `phase` passed while the gang waited for `cause`."""
 
     phase: Phase
     cause: WaitCause
@@ -47,35 +47,35 @@ class DeadlineHalt(Struct, frozen=True):
         return f"{_DEADLINE_PREFIX}.{self.phase}.{self.cause}: {self.message}"
 
 
-def halt_patch(reason: str, gang: StoredGang) -> dict[str, Any]:
+def stop_patch(reason: str, gang: StoredGang) -> dict[str, Any]:
     """Return the merge patch that ends a Job permanently.
 
     The Job gets an activeDeadlineSeconds that has passed, so the Job controller deletes its pods, and lets it fail when
     they have ended; Kueue then takes its quota back. A suspended Job cannot fail, so it stays suspended; see
     `finish_patch`.
 
-    :param reason: The value of `ANNOTATION_HALTED`.
+    :param reason: The value of `ANNOTATION_STOPPED`.
     :param gang: The Job as it was just read.
     """
-    spec: dict[str, Any] = {"activeDeadlineSeconds": HALTED_DEADLINE_S}
+    spec: dict[str, Any] = {"activeDeadlineSeconds": STOPPED_DEADLINE_S}
     if gang.is_suspended or gang.started_at is None:
         spec["suspend"] = True
-    return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": spec}
+    return {"metadata": {"annotations": {ANNOTATION_STOPPED: reason}}, "spec": spec}
 
 
-def is_halted_by_cleanup(gang: StoredGang) -> bool:
-    """Return whether the cleanup has halted the Job."""
-    return gang.halt_note == CLEANUP_HALT_REASON
+def is_stopped_by_cleanup(gang: StoredGang) -> bool:
+    """Return whether the cleanup has stopped the Job."""
+    return gang.stop_note == CLEANUP_STOP_REASON
 
 
 def needs_finish(gang: StoredGang) -> bool:
-    """Return whether `halt_patch` leaves a Job suspended that was in this state, so that `finish_patch` must let it
+    """Return whether `stop_patch` leaves a Job suspended that was in this state, so that `finish_patch` must let it
     fail."""
     return gang.is_suspended or gang.started_at is None
 
 
 class FinishStep(StrEnum):
-    """What remains to be done until a Job fails that was halted, or whose activeDeadlineSeconds is 0 (`end_patch`)."""
+    """What remains to be done until a Job fails that was stopped, or whose activeDeadlineSeconds is 0 (`end_patch`)."""
 
     NOTHING = "nothing"
     """The Job has ended, is being deleted, or is not to end."""
@@ -86,16 +86,16 @@ class FinishStep(StrEnum):
 
 
 def next_finish_step(gang: StoredGang) -> FinishStep:
-    """Return what remains to be done until the main Job has failed, if it was halted or has no time left."""
+    """Return what remains to be done until the main Job has failed, if it was stopped or has no time left."""
     main_job = gang.main
-    is_to_end = main_job.is_halted or main_job.active_deadline_s == HALTED_DEADLINE_S
+    is_to_end = main_job.is_stopped or main_job.active_deadline_s == STOPPED_DEADLINE_S
     if not is_to_end or end_condition(main_job.view) or main_job.is_being_deleted:
         return FinishStep.NOTHING
     return FinishStep.END if main_job.is_suspended else FinishStep.WAIT
 
 
 def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
-    """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended.
+    """Return the merge patch that lets a stopped Job fail that `stop_patch` left suspended.
 
     The Job controller starts the Job and lets it fail at once, without a pod. `parallelism` stays: Kubernetes 1.36
     refuses to change it if the pods are a gang, and every release if the gang is that of `Job.spec.scheduling`.
@@ -113,51 +113,51 @@ def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
 
 def end_patch() -> dict[str, Any]:
     """Return the merge patch that lets a Job fail at once. A suspended Job creates no pod."""
-    return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
+    return {"spec": {"suspend": False, "activeDeadlineSeconds": STOPPED_DEADLINE_S}}
 
 
 def without_deletion_mark(gang: StoredGang) -> StoredGang:
     """Return the Job as it was before `DELETION_MARK`, so that an interrupted deletion is judged as before."""
-    if gang.halt_note != DELETION_MARK[ANNOTATION_HALTED]:
+    if gang.stop_note != DELETION_MARK[ANNOTATION_STOPPED]:
         return gang
     metadata = gang.view.metadata
-    annotations = replace(metadata.annotations, halted=None)
+    annotations = replace(metadata.annotations, stopped=None)
     return replace(gang, view=replace(gang.view, metadata=replace(metadata, annotations=annotations)))
 
 
-def format_halt_note(error: GangJobError) -> str:
-    """Return the class and the message of an error, as the reason of a halt."""
+def format_stop_note(error: GangJobError) -> str:
+    """Return the class and the message of an error, as the reason of a stop."""
     return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
 
 
-def read_deadline_halt(gang: StoredGang | None) -> DeadlineHalt | None:
-    """Return the deadline for which the Job was halted, if that is the reason."""
-    return parse_deadline_halt((gang.halt_note or "") if gang else "")
+def read_deadline_stop(gang: StoredGang | None) -> DeadlineStop | None:
+    """Return the deadline for which the Job was stopped, if that is the reason."""
+    return parse_deadline_stop((gang.stop_note or "") if gang else "")
 
 
-def parse_deadline_halt(note: str) -> DeadlineHalt | None:
-    """Return the deadline that a note on a halted Job names, if it names one."""
+def parse_deadline_stop(note: str) -> DeadlineStop | None:
+    """Return the deadline that a note on a stopped Job names, if it names one."""
     kind, _, message = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
     if prefix != _DEADLINE_PREFIX or phase not in set(Phase) or cause not in set(WaitCause):
         return None
-    return DeadlineHalt(Phase(phase), WaitCause(cause), message)
+    return DeadlineStop(Phase(phase), WaitCause(cause), message)
 
 
-def judge_halted(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
-    """Return the verdict on a Job that was halted; `None` if the halt decides how the gang ends. See `judge`.
+def judge_stopped(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
+    """Return the verdict on a Job that was stopped; `None` if the stop decides how the gang ends. See `judge`.
 
-    A gang that ended by itself at the last moment keeps that verdict. A gang that is deleted on purpose is halted
-    before, so its verdict is the deletion, unless a deadline has halted it.
+    A gang that ended by itself at the last moment keeps that verdict. A gang that is deleted on purpose is stopped
+    before, so its verdict is the deletion, unless a deadline has stopped it.
     """
     verdict = judge(gang, ref, last_seen=last_seen)
-    if gang is None or (verdict is not None and not (_is_halt_verdict(verdict) and gang.is_halted)):
+    if gang is None or (verdict is not None and not (_is_stop_verdict(verdict) and gang.is_stopped)):
         return verdict
-    if gang.deleted_by and read_deadline_halt(gang) is None:
+    if gang.deleted_by and read_deadline_stop(gang) is None:
         return verdict_of_begun_deletion(gang)
     return None
 
 
-def _is_halt_verdict(verdict: Verdict) -> bool:
-    """Return whether a halted Job failed because of the deadline that `halt_patch` set in it."""
+def _is_stop_verdict(verdict: Verdict) -> bool:
+    """Return whether a stopped Job failed because of the deadline that `stop_patch` set in it."""
     return verdict.kind is VerdictKind.FAILED and verdict.reason == REASON_JOB_DEADLINE
