@@ -228,13 +228,27 @@ def parse_go_duration(text: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def judge_pods_ready(configuration: Mapping[str, Any], assemble_timeout_s: float | None) -> Finding:
-    """Judge Kueue's `waitForPodsReady` against the time that a task leaves its gang to assemble."""
+PODS_READY_BY_DEFAULT_SINCE: Final = (0, 19)
+"""The release of Kueue from which on `waitForPodsReady` is on unless its configuration turns it off."""
+_TURNS_OFF: Final = "DisableWaitForPodsReady"
+"""The feature gate of these releases that turns it off."""
+
+
+def judge_pods_ready(configuration: Mapping[str, Any], image: str, assemble_timeout_s: float | None) -> Finding:
+    """Judge Kueue's `waitForPodsReady` against the time that a task leaves its gang to assemble.
+
+    :param image: The image of Kueue's manager; empty if it is not known.
+    """
     check = "waitForPodsReady of Kueue"
-    wait = configuration.get("waitForPodsReady") or {}
-    if not wait or wait.get("enable") is False:
+    is_on = _waits_for_pods_ready(configuration, image)
+    if is_on is None:
+        since = ".".join(map(str, PODS_READY_BY_DEFAULT_SINCE))
+        what = f"is not in its configuration: it is on since Kueue {since}, and the image {image!r} names no release"
+        return unknown(check, what)
+    if not is_on:
         return ok(check, "is off: a gang that does not assemble keeps its quota until its assemble_timeout")
-    timeout = str(wait.get("timeout") or "5m")
+    default = "5m" if _is_v1beta1(configuration) else "30m"
+    timeout = str((configuration.get("waitForPodsReady") or {}).get("timeout") or default)
     seconds = parse_go_duration(timeout)
     if seconds is None:
         return unknown(check, f"the timeout {timeout!r} is no duration")
@@ -244,6 +258,23 @@ def judge_pods_ready(configuration: Mapping[str, Any], assemble_timeout_s: float
         )
         return problem(check, what, f"Set assemble_timeout to less than {timeout}, or raise timeout in Kueue")
     return ok(check, f"Kueue stops a gang that is not ready after {timeout}")
+
+
+def _waits_for_pods_ready(configuration: Mapping[str, Any], image: str) -> bool | None:
+    """Return whether Kueue stops gangs that are not ready in time; `None` if that depends on an unknown release."""
+    wait = configuration.get("waitForPodsReady")
+    if _is_v1beta1(configuration):
+        return bool(wait and wait.get("enable"))
+    if (configuration.get("featureGates") or {}).get(_TURNS_OFF):
+        return False
+    if wait is not None:
+        return True
+    release = re.search(r":v?(\d+)\.(\d+)", image)
+    return None if release is None else (int(release[1]), int(release[2])) >= PODS_READY_BY_DEFAULT_SINCE
+
+
+def _is_v1beta1(configuration: Mapping[str, Any]) -> bool:
+    return str(configuration.get("apiVersion")).endswith("/v1beta1")
 
 
 def judge_queues(queues: Sequence[Mapping[str, Any]], named: str | None, namespace: str) -> Finding:

@@ -14,7 +14,8 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 from msgspec import Struct
@@ -215,10 +216,14 @@ async def _kueue_version(service: GangService, served: str) -> Finding:
         manager = await service.client.get(DEPLOYMENTS, KUEUE_MANAGER, KUEUE_NAMESPACE)
     except (Forbidden, NotFound) as error:
         return unknown(check, f"its API is {served}; its version may not be read or is elsewhere: {to_one_line(error)}")
-    images = [container["image"] for container in manager["spec"]["template"]["spec"]["containers"]]
+    image = _image_of(manager)
     if not (manager.get("status") or {}).get("readyReplicas"):
-        return problem(check, f"no replica of {KUEUE_MANAGER} is ready ({images[0]})", "Start the manager of Kueue")
-    return ok(check, f"its API is {served}, its manager {images[0]}")
+        return problem(check, f"no replica of {KUEUE_MANAGER} is ready ({image})", "Start the manager of Kueue")
+    return ok(check, f"its API is {served}, its manager {image}")
+
+
+def _image_of(manager: Mapping[str, Any]) -> str:
+    return str(manager["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 async def check_pods_ready(service: GangService, what: Examination) -> Sequence[Finding]:
@@ -234,7 +239,10 @@ async def check_pods_ready(service: GangService, what: Examination) -> Sequence[
         return [unknown(check, f"ConfigMap {KUEUE_CONFIGURATION} is not YAML: {to_one_line(error)}")]
     if not isinstance(configuration, Mapping):
         return [unknown(check, f"ConfigMap {KUEUE_CONFIGURATION} has no configuration")]
-    return [checkup.judge_pods_ready(configuration, what.assemble_timeout_s)]
+    image = ""
+    with suppress(Forbidden, NotFound):
+        image = _image_of(await service.client.get(DEPLOYMENTS, KUEUE_MANAGER, KUEUE_NAMESPACE))
+    return [checkup.judge_pods_ready(configuration, image, what.assemble_timeout_s)]
 
 
 async def check_leftovers(service: GangService, what: Examination) -> Sequence[Finding]:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from airflow_provider_gangjobs.gang.checkup import Finding, Health
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.service.doctor import KUEUE_CONFIGURATION, KUEUE_NAMESPACE, Examination, examine
+from airflow_provider_gangjobs.service.doctor import (
+    KUEUE_CONFIGURATION,
+    KUEUE_MANAGER,
+    KUEUE_NAMESPACE,
+    Examination,
+    examine,
+)
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.test_situations_on_real_releases import why
 from tests.queues.following import POLL_S, Following, following, until
+from tests.queues.kueue.build import RELEASES
 from tests.replies import accepted
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
+    from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
     from tests.queues.kueue.manager import Kueue
 
@@ -114,20 +123,69 @@ async def test_check_up_names_a_queue_that_is_held(
     assert what in found.what
 
 
-async def test_check_up_names_a_kueue_that_stops_gangs_too_early(tenant: Tenant, queue: str) -> None:
-    """The configuration is where Kueue's manifests have it, and the account may read it."""
-    text = "waitForPodsReady: {timeout: 60s}"
+CORE = f"/api/v1/namespaces/{KUEUE_NAMESPACE}/configmaps"
+APPS = f"/apis/apps/v1/namespaces/{KUEUE_NAMESPACE}/deployments"
+
+
+@contextmanager
+def installed(kueue: Kueue, tenant: Tenant, configuration: Mapping[str, Any]) -> Iterator[None]:
+    """Let the configuration and the Deployment of the manager be where Kueue's manifests have them, and readable."""
+    stored = {
+        "metadata": {"name": KUEUE_CONFIGURATION},
+        "data": {"controller_manager_config.yaml": yaml.dump(configuration)},
+    }
+    labels = {"app": KUEUE_MANAGER}
+    containers = [{"name": "manager", "image": f"registry.k8s.io/kueue/kueue:{RELEASES[kueue.release]}"}]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+    manager = {
+        "metadata": {"name": KUEUE_MANAGER},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+    may_read = [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get"]},
+    ]
+    for number, rule in enumerate(may_read):
+        tenant.grant_everywhere({"metadata": {"name": f"installed-{number}"}, "rules": [rule]})
     with tenant.plane.client() as admin:
-        path = f"/api/v1/namespaces/{KUEUE_NAMESPACE}/configmaps"
-        body = {"metadata": {"name": KUEUE_CONFIGURATION}, "data": {"controller_manager_config.yaml": text}}
-        accepted(admin.post(path, json=body))
-        rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}
-        tenant.grant_everywhere({"metadata": {"name": "configuration"}, "rules": [rule]})
         try:
-            found = problem_of(await findings_of(tenant, assemble_timeout_s=600.0))
+            accepted(admin.post(CORE, json=stored))
+            accepted(admin.post(APPS, json=manager))
+            yield
         finally:
-            admin.delete(f"{path}/{KUEUE_CONFIGURATION}")
-    assert found.what == "Kueue stops a gang that is not ready after 60s, before assemble_timeout (600 s)"
+            admin.delete(f"{CORE}/{KUEUE_CONFIGURATION}")
+            admin.delete(f"{APPS}/{KUEUE_MANAGER}")
+
+
+async def test_check_up_names_a_kueue_that_stops_gangs_too_early(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    with installed(kueue, tenant, {"waitForPodsReady": {"timeout": "60s"}}):
+        found = await findings_of(tenant, assemble_timeout_s=600.0)
+    what = "Kueue stops a gang that is not ready after 60s, before assemble_timeout (600 s)"
+    assert found["waitForPodsReady of Kueue"].what == what
+
+
+def uid_of(tenant: Tenant, submission: Submission) -> str:
+    with tenant.plane.client() as admin:
+        job = accepted(admin.get(f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{submission.ref.name}"))
+    return str(job["metadata"]["uid"])
+
+
+async def test_check_up_knows_whether_this_release_of_kueue_waits_for_pods_by_default(
+    kueue: Kueue, tenant: Tenant, queue: str
+) -> None:
+    """A Kueue that waits for the pods says in the Workload whether they are ready."""
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(queue_name=QUEUE))
+        async with following(tenant, submission) as gang:
+            await gang.event()
+    workload = kueue.workload_of(tenant.namespace, uid_of(tenant, submission))
+    assert workload is not None
+    is_on = any(condition["type"] == "PodsReady" for condition in workload["status"]["conditions"])
+
+    with installed(kueue, tenant, kueue.configuration):
+        found = (await findings_of(tenant))["waitForPodsReady of Kueue"]
+    assert found.health is Health.OK
+    assert found.what.startswith("Kueue stops a gang") == is_on
 
 
 async def test_check_up_names_a_manager_of_kueue_that_is_away(kueue: Kueue, tenant: Tenant, queue: str) -> None:

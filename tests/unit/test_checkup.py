@@ -119,21 +119,38 @@ def test_durations_of_go_are_read(text: str, seconds: float | None) -> None:
     assert parse_go_duration(text) == seconds
 
 
+FIRST_API = {"apiVersion": "config.kueue.x-k8s.io/v1beta1"}
+IS_OFF = "is off: a gang that does not assemble keeps its quota until its assemble_timeout"
+STOPS = "Kueue stops a gang that is not ready after {}"
+LATE = "kueue:v0.19.2"
+
+
 @pytest.mark.parametrize(
-    ("configuration", "timeout_s", "health"),
+    ("configuration", "image", "what"),
     [
-        ({}, 600.0, Health.OK),
-        ({"waitForPodsReady": {"enable": False, "timeout": "1m"}}, 600.0, Health.OK),
-        ({"waitForPodsReady": {"timeout": "5m"}}, None, Health.OK),
-        ({"waitForPodsReady": {"timeout": "5m"}}, 299.0, Health.OK),
-        ({"waitForPodsReady": {"timeout": "5m"}}, 600.0, Health.PROBLEM),
-        ({"waitForPodsReady": {"timeout": "soon"}}, 600.0, Health.UNKNOWN),
+        ({}, "registry.k8s.io/kueue/kueue:v0.18.1", IS_OFF),
+        ({}, "mirror:5000/kueue@sha256:0a1", "the image 'mirror:5000/kueue@sha256:0a1' names no release"),
+        ({}, LATE, STOPS.format("30m")),
+        ({}, "kueue:1.0.0", STOPS.format("30m")),
+        ({"featureGates": {"DisableWaitForPodsReady": True}}, LATE, IS_OFF),
+        ({"waitForPodsReady": {"timeout": "5m"}}, "kueue:v0.15.0", STOPS.format("5m")),
+        ({"waitForPodsReady": {"timeout": "soon"}}, LATE, "the timeout 'soon' is no duration"),
+        (FIRST_API, LATE, IS_OFF),
+        ({**FIRST_API, "waitForPodsReady": {"enable": False, "timeout": "1m"}}, LATE, IS_OFF),
+        ({**FIRST_API, "waitForPodsReady": {"enable": True}}, "", STOPS.format("5m")),
     ],
 )
-def test_kueue_must_leave_a_gang_its_time_to_assemble(
-    configuration: dict[str, Any], timeout_s: float | None, health: Health
+def test_whether_kueue_stops_gangs_depends_on_its_configuration_and_release(
+    configuration: dict[str, Any], image: str, what: str
 ) -> None:
-    assert judge_pods_ready(configuration, timeout_s).health is health
+    finding = judge_pods_ready(configuration, image, None)
+    assert finding.what.endswith(what)
+    assert (finding.health is Health.UNKNOWN) == (what not in (IS_OFF, STOPS.format("5m"), STOPS.format("30m")))
+
+
+@pytest.mark.parametrize(("timeout_s", "health"), [(None, Health.OK), (299.0, Health.OK), (600.0, Health.PROBLEM)])
+def test_kueue_must_leave_a_gang_its_time_to_assemble(timeout_s: float | None, health: Health) -> None:
+    assert judge_pods_ready({"waitForPodsReady": {"timeout": "5m"}}, LATE, timeout_s).health is health
 
 
 def queue(name: str, *, stopped: str = "None", active: str = "True") -> dict[str, Any]:

@@ -71,7 +71,13 @@ class Kueue(WebhookController):
 
     def start(self) -> None:
         """Start the manager, and its webhooks as soon as it can serve them."""
-        config = {
+        variables = {CERTIFICATES_VARIABLE: str(self.work), VISIBILITY_PORT_VARIABLE: str(self.visibility)}
+        self.run(binary(self.release), self.configuration, **variables)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The configuration of the manager."""
+        return {
             "apiVersion": f"config.kueue.x-k8s.io/{VERSION}",
             "namespace": "kueue-system",
             "metrics": {"bindAddress": "0"},
@@ -79,8 +85,6 @@ class Kueue(WebhookController):
             "integrations": {"frameworks": ["batch/job"]},
             **self.config,
         }
-        variables = {CERTIFICATES_VARIABLE: str(self.work), VISIBILITY_PORT_VARIABLE: str(self.visibility)}
-        self.run(binary(self.release), config, **variables)
 
     def install_webhooks(self) -> None:
         """Create the webhook configurations. From then on every Job needs the manager."""
