@@ -241,30 +241,38 @@ class _Questions:
     def _ask(
         self, task: tuple[str, str], instances: set[tuple[str, int]], log: Logger
     ) -> Mapping[tuple[str, int], str]:
-        indexes: dict[str, list[int]] = defaultdict(list)
+        asked: dict[str, list[int]] = defaultdict(list)
         for run_id, map_index in sorted(instances):
-            indexes[run_id].append(map_index)
-        runs: dict[int | None, list[str]] = defaultdict(list)
-        for run_id, asked in indexes.items():
-            size = self._sizes.get((*task, run_id), max(asked) + 1)
-            is_whole = len(asked) > 1 and size <= len(asked) * INSTANCES_PER_STATE
-            for index in [None] if is_whole else asked:
-                runs[index].append(run_id)
+            asked[run_id].append(map_index)
         answers: dict[tuple[str, int], str] = {}
-        for index, run_ids in runs.items():
-            for some in _requests_of(run_ids):
-                filters = {} if index is None else {"map_index": index}
-                states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, task, some, **filters)
-                for run_id in some:
-                    wanted = indexes[run_id] if index is None else [index]
-                    if states is None:
-                        found = dict.fromkeys(wanted, str(AbsentState.UNKNOWN))
-                    elif index is None:
-                        found = self._all_states(task, run_id, states.get(run_id, {}))
-                    else:
-                        found = {index: _only_state(states.get(run_id, {}))}
-                    answers |= {(run_id, one): found.get(one, AbsentState.GONE) for one in wanted}
+        for index, run_ids in self._requests(task, asked):
+            filters = {} if index is None else {"map_index": index}
+            states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, task, run_ids, **filters)
+            absent = AbsentState.UNKNOWN if states is None else AbsentState.GONE
+            for run_id in run_ids:
+                found = {} if states is None else self._states_of_run(task, run_id, index, states.get(run_id, {}))
+                wanted = asked[run_id] if index is None else [index]
+                answers |= {(run_id, one): found.get(one, absent) for one in wanted}
         return answers
+
+    def _requests(
+        self, task: tuple[str, str], asked: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[int | None, list[str]]]:
+        """Yield the map index and the runs of each request. `None` asks for all instances of the runs."""
+        runs: dict[int | None, list[str]] = defaultdict(list)
+        for run_id, indexes in asked.items():
+            size = self._sizes.get((*task, run_id), max(indexes) + 1)
+            is_whole = len(indexes) > 1 and size <= len(indexes) * INSTANCES_PER_STATE
+            for index in [None] if is_whole else indexes:
+                runs[index].append(run_id)
+        for index, run_ids in runs.items():
+            for some in _groups_of(run_ids):
+                yield index, some
+
+    def _states_of_run(
+        self, task: tuple[str, str], run_id: str, index: int | None, states: Mapping[str, Any]
+    ) -> Mapping[int, str]:
+        return self._all_states(task, run_id, states) if index is None else {index: _only_state(states)}
 
     def _all_states(self, task: tuple[str, str], run_id: str, states: Mapping[str, Any]) -> dict[int, str]:
         self._sizes[*task, run_id] = len(states)
@@ -273,7 +281,7 @@ class _Questions:
         return _by_map_index(task[1], states)
 
 
-def _requests_of(run_ids: Iterable[str]) -> Iterator[list[str]]:
+def _groups_of(run_ids: Iterable[str]) -> Iterator[list[str]]:
     """Return the run ids in groups, each of which fits into the URL of a request."""
     some: list[str] = []
     characters = 0

@@ -94,6 +94,7 @@ def spec_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
     reported as missing.
     """
     # Importing this module must be cheap, so the rules are imported with the first operator of a DAG file.
+    from airflow_provider_gangjobs.gang.validation.parsed_spec import parameter_in
     from airflow_provider_gangjobs.gang.validation.validate import validate
 
     templated = {name for name, value in parameters.items() if is_templated(value)}
@@ -109,11 +110,7 @@ def spec_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
         # The files that paths name are read when the task runs.
         known["files"] = {name: "" if is_file_path(value) else value for name, value in known["files"].items()}
     problems = validate(GangSpec(**known))
-    return problems if not templated else tuple(p for p in problems if _root(p.path) in known)
-
-
-def _root(path: str) -> str:
-    return re.split(r"[.\[]", path, maxsplit=1)[0]
+    return problems if not templated else tuple(p for p in problems if parameter_in(p.path) in known)
 
 
 def to_seconds(value: Any) -> Any:
