@@ -19,7 +19,6 @@ from typing import Final
 import airflow_provider_gangjobs.airflow_api.configuration
 import airflow_provider_gangjobs.attempt.completion
 import airflow_provider_gangjobs.attempt.metrics
-import airflow_provider_gangjobs.attempt.secret_places
 import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.attempt.task_try
 import airflow_provider_gangjobs.cluster.config
@@ -29,6 +28,7 @@ import airflow_provider_gangjobs.cluster.served_resources
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.ending.kill
 import airflow_provider_gangjobs.hooks.gang_job
+import airflow_provider_gangjobs.jobs.gang_secrets
 import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.sensors.gang_job
 import airflow_provider_gangjobs.submission.capabilities

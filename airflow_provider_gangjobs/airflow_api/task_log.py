@@ -8,7 +8,7 @@ and error trackers, and with Airflow's log level DEBUG the log has them, too.
 A termination message may be the end of a log (`FallbackToLogsOnError`), and a program may log anything. Airflow masks
 the log of a task, but neither XComs nor the events of triggers, which are stored as plain text. Only free texts are
 masked: a secret may equal a name or a state, such as the password "airflow". The masker of a process knows the secrets
-that this process has read; a triggerer learns the others from the cluster (`attempt.secret_places`).
+that this process has read; a triggerer learns the others from the cluster (`jobs.gang_secrets`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from airflow.sdk import BaseOperator
-from airflow.sdk._shared.secrets_masker import redact
+from airflow.sdk._shared.secrets_masker import mask_secret, redact
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.exceptions import (
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
 
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 
@@ -63,6 +65,24 @@ def find_secrets(text: str) -> list[tuple[int, int]]:
         raise ValueError("the masker does not keep the text between its marks")
     ends = list(accumulate(map(len, parts)))
     return list(zip(ends[:-1:2], ends[1::2], strict=True))
+
+
+async def learn_secrets(client: Client, ref: GangRef, has_secrets: bool | None) -> bool:
+    """Let Airflow mask the secrets of a gang, from now on, in this process. Return whether all are known.
+
+    :param has_secrets: `TriggerArgs.secrets`.
+
+    Raises:
+        ClusterError: the objects could not be read, and may be read later.
+    """
+    from airflow_provider_gangjobs.jobs.gang_secrets import read_mask  # only a triggerer needs the module
+
+    if not has_secrets:
+        return has_secrets is not None
+    known = await read_mask(client, ref)
+    for secret in known.secrets or ():
+        mask_secret(secret)  # Airflow leaves out the ones that are too short
+    return bool(known.secrets)
 
 
 def mask_event(event: GangEvent, mask: Callable[[str], str] = mask) -> GangEvent:

@@ -182,7 +182,7 @@ class TriggerArgs(StoredArgs):
     :param earlier_use: What the time of the attempts of this try before this one was used for, as JSON.
     :param end: How the trigger ends the task of a gang that has succeeded (`TriggerEnd`). `None` if a worker
         ends the task.
-    :param secrets: Whether the gang has secrets that Airflow masks. Its Job says where (`secret_places`). `None` if
+    :param secrets: Whether the gang has secrets that Airflow masks. Its Job says where (`jobs.gang_secrets`). `None` if
         that is not known: then the trigger shows no text of the gang.
     """
 

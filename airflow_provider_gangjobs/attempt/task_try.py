@@ -268,11 +268,12 @@ class TaskTry:
 
         :param created: The spec of the gang, if this try has created it. Without secrets it costs no request.
         """
-        from airflow_provider_gangjobs.attempt.secret_places import has_secrets, write_places
+        from airflow_provider_gangjobs.airflow_api.task_log import find_secrets, mask
+        from airflow_provider_gangjobs.jobs.gang_secrets import has_secrets, write_places
 
-        has_any = None if created is None else has_secrets(created)
+        has_any = None if created is None else has_secrets(created, mask)
         if has_any is not False:
-            has_any = self.gangs.call(lambda service: write_places(service.client, ref))
+            has_any = self.gangs.call(lambda service: write_places(service.client, ref, find_secrets))
         if has_any is None:
             self.log.warning("Where gang %s has secrets is not known, so only a worker shows its logs and its end", ref)
         self._secrets[ref] = has_any

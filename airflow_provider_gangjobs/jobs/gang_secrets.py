@@ -1,9 +1,12 @@
 """The secrets of a gang, and the mask by which everybody who shows texts of its programs hides them.
 
-The Job says where the objects of its gang have secrets that Airflow's masker knows in the worker that has submitted the
-gang (`attempt.secret_places`). The annotation has these places and never a value: who may read the Job, or the files of
-the gang, may read the values there. A place that cannot be read makes the secrets unknown. Then no text of the programs
-is shown.
+Only the worker has rendered the templates of a task, so only the masker of Airflow in the worker knows the values of
+its variables and connections. The worker writes on the Job where the pod templates and the files of the gang have them.
+These objects do not change after their creation where a rank can read a secret. A trigger reads the values there, and
+adds them to the masker of its process; pages and terminals mask them with `SecretMask`.
+
+The annotation has these places and never a value: who may read the Job, or the files of the gang, may read the values
+there. A place that cannot be read makes the secrets unknown. Then no text of the programs is shown.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.files import config_map_name, files_in
 from airflow_provider_gangjobs.jobs.requests import list_jobs
@@ -32,12 +36,17 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+
+    FindSecrets = Callable[[str], Sequence[tuple[int, int]]]
 
 T = TypeVar("T")
 
 HIDDEN: Final = "(This text is not shown, because this process does not know the secrets of the gang)"
 SECRET_CHARACTERS_MIN: Final = 5
 """Airflow's masker leaves out shorter ones, too: they occur in ordinary words."""
+PLACES_MAX: Final = 256
+"""Some 20 KB of the 256 KiB of annotations. Each secret has one place, wherever else it occurs."""
 _MESSAGES: Final = frozenset({"message", "status_message"})
 _JSON: Final = (json.dumps, partial(json.dumps, ensure_ascii=False))
 _FILES: Final = "/files of "
@@ -134,6 +143,46 @@ async def read_mask(client: Client, ref: GangRef, jobs: Sequence[Mapping[str, An
     except (LookupError, TypeError, ValueError, AttributeError):
         return SecretMask(None)
     return SecretMask(secrets if all(secrets) else None)
+
+
+def has_secrets(spec: GangSpec, mask: Callable[[str], str]) -> bool:
+    """Return whether a masker knows a secret in the parameters of a gang."""
+    texts = [text for _, text in texts_of(to_builtins(spec, builtin_types=(bytes,), enc_hook=str))]
+    return any(mask(read(text)) != read(text) for text in texts for read in FORMS.values())
+
+
+async def write_places(client: Client, ref: GangRef, find: FindSecrets) -> bool | None:
+    """Write on the Job where its gang has secrets, unless the Job says it already. Safe to repeat.
+
+    Returns whether the gang has secrets; `None` if that is unknown, or if the Job could not be changed.
+
+    :param find: `airflow_api.task_log.find_secrets`.
+    """
+    try:
+        jobs = await list_jobs(client, ref.namespace, [gang_selector(ref.name)])
+        if stored_places(ref, jobs) is not None:
+            return True
+        places = _find_places(await read_texts(client, ref, jobs), find)
+        if places is not None and not places:
+            return False
+        body = {"metadata": {"annotations": {ANNOTATION_SECRETS: json.dumps(places, separators=(",", ":"))}}}
+        return await patch_uid(client, JOBS, ref.name, ref.namespace, ref.uid, body) or None
+    except (ClusterError, LookupError):
+        return None
+
+
+def _find_places(texts: Mapping[str, str], find: FindSecrets) -> Sequence[Sequence[str | int]] | None:
+    """Return where texts have secrets; `None` if that cannot be said."""
+    places: dict[str, list[str | int]] = {}
+    try:
+        for path, text in texts.items():
+            for form, read in FORMS.items():
+                for start, end in find(shown := read(text)):
+                    places.setdefault(shown[start:end], [path, form, start, end])
+        has_secret_path = any(find(str(path)) for path, *_ in places.values())
+    except ValueError:
+        return None
+    return None if has_secret_path or len(places) > PLACES_MAX else tuple(places.values())
 
 
 def stored_places(ref: GangRef, jobs: Sequence[Mapping[str, Any]]) -> str | None:

@@ -25,12 +25,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, is_mappable, push_xcom
-from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, mask, mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, learn_secrets, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_success, read_task_state
 from airflow_provider_gangjobs.attempt.completion import value_of
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.metrics import report_use
-from airflow_provider_gangjobs.attempt.secret_places import learn_secrets
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background

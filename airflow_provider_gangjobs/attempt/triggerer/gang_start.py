@@ -32,7 +32,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.task_context import OnlyInWorkerError, describes_tasks, template_context
 from airflow_provider_gangjobs.airflow_api.task_end import push_xcom
-from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, log_failure
+from airflow_provider_gangjobs.airflow_api.task_log import find_secrets, is_for_users, log_failure, mask
 from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
 from airflow_provider_gangjobs.attempt.deferral import (
     ALARM_MARGIN_PART,
@@ -42,7 +42,6 @@ from airflow_provider_gangjobs.attempt.deferral import (
     trigger_end,
 )
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
-from airflow_provider_gangjobs.attempt.secret_places import has_secrets, write_places
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, TaskGangs
 from airflow_provider_gangjobs.attempt.triggerer.endings import KILL_TIMEOUT_S, KillLimits, sweep_namespace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
@@ -52,6 +51,7 @@ from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, Submiss
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.jobs.gang_secrets import has_secrets, write_places
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError, task_parameters
@@ -234,8 +234,8 @@ class GangStart:
             if deletes and await self._is_killed_task(rendered):  # or a worker of the same try goes on with the gang
                 await self._end(service, gangs, ENDED)
             raise
-        if has_secrets(rendered.spec):
-            await write_places(service.client, submission.ref)
+        if has_secrets(rendered.spec, mask):
+            await write_places(service.client, submission.ref, find_secrets)
         return submission
 
     async def _started(self, rendered: RenderedTask, gangs: TaskGangs, submission: Submission) -> StartedGang:

@@ -35,11 +35,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, log_failure, mask, mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, learn_secrets, log_failure, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
 from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.metrics import count_diagnosis, forget_progress, note_progress
-from airflow_provider_gangjobs.attempt.secret_places import learn_secrets
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, SUMMARY_S, LogStreaming
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
