@@ -186,7 +186,7 @@ class Completion:
     on_finish: OnFinish
     max_disruptions: int
     log: Logger
-    result_folders: Sequence[str] = ()
+    result_folder: str | None = None
     """Where the ranks store large results. Addresses elsewhere are not followed."""
     outcomes: Sequence[Outcome] = field(default=(), init=False)
     copied_logs: Sequence[CopiedLog] = field(default=(), init=False)
@@ -281,7 +281,7 @@ class Completion:
             self.discard()
         error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
         if isinstance(error, GangEndError):
-            error.partial_results = partial_results(self.outcomes, self.result_folders)
+            error.partial_results = partial_results(self.outcomes, self.result_folder)
         raise error
 
     def results(self, wanted: Results, *, limit: int = RESULTS_LIMIT_BYTES) -> Any:
@@ -306,7 +306,7 @@ class Completion:
         evidence = self.evidence
         assert evidence is not None, "the caller has called `read`, and the gang has succeeded"
         try:
-            return value_of(self.event, evidence, wanted, limit=limit, folders=self.result_folders)
+            return value_of(self.event, evidence, wanted, limit=limit, folder=self.result_folder)
         except OutcomesMissing:
             if evidence.job_is_gone:
                 self._release_held_pods()  # no try finds this gang again to read the other outcomes
@@ -464,7 +464,7 @@ def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesM
 def value_of(event: GangEvent, evidence: CollectedOutcomes, wanted: Results, **limits: Any) -> Any:
     """Return the wanted results of a gang that has succeeded.
 
-    :param limits: `limit` and `folders` of `task_result`.
+    :param limits: `limit` and `folder` of `task_result`.
 
     Raises:
         OutcomesMissing: the outcome of a completed rank is lost.

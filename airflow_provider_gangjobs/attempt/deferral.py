@@ -80,7 +80,7 @@ class TriggerEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     results: Results = Results.RANK0
     results_limit: int = RESULTS_LIMIT_BYTES
-    result_folders: tuple[str, ...] = ()
+    result_folder: str | None = None
     """Where the ranks store large results. Addresses elsewhere are not followed."""
     logs: Logs = Logs.NONE
     log_containers: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class TriggerEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def trigger_end(
-    task: TaskParameters, ti: Any, result_folders: Sequence[str], log: Logger, *, is_dag_result: bool | None = None
+    task: TaskParameters, ti: Any, result_folder: str | None, log: Logger, *, is_dag_result: bool | None = None
 ) -> dict[str, Any] | None:
     """Return `TriggerArgs.end` of a task; `None` if a worker must end the task, or if nobody wants it otherwise.
 
@@ -128,7 +128,7 @@ def trigger_end(
     return TriggerEnd(
         results=task.results,
         results_limit=task.results_limit,
-        result_folders=tuple(result_folders),
+        result_folder=result_folder,
         logs=task.logs,
         log_containers=task.log_containers,
         log_limit=task.log_limit,

@@ -255,8 +255,8 @@ class TaskTry:
     def _defer(self, args: TriggerArgs, *, for_previous: bool = False) -> NoReturn:
         if not for_previous:
             secrets = self._secrets[args.ref] if args.ref in self._secrets else self._note_secrets(args.ref)
-            folders = self.storages.result_folders
-            end = None if secrets is None else trigger_end(self.task, self.ti, folders, self.log)
+            folder = self.storages.own_result_folder
+            end = None if secrets is None else trigger_end(self.task, self.ti, folder, self.log)
             args = replace(args, end=end, secrets=secrets)
         args, backstop = with_deadline(
             args, self.task.execution_timeout, self.ti.start_date, server_ahead_s=self.gangs.server_ahead_s
@@ -343,7 +343,7 @@ class TaskTry:
 
         storages, task = self.storages, self.task
         completion = Completion(
-            self.gangs, mask_event(event), task.on_finish, task.max_disruptions, self.log, storages.result_folders
+            self.gangs, mask_event(event), task.on_finish, task.max_disruptions, self.log, storages.own_result_folder
         )
         completion.read(task.log_options)
         return completion

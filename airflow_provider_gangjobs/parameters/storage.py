@@ -139,9 +139,9 @@ class TaskStorages:
     checkpoints: Any = None
 
     @property
-    def result_folders(self) -> tuple[str, ...]:
+    def own_result_folder(self) -> str | None:
         """Where the ranks may have stored results."""
-        return () if self.result_url is None else (installation_folder(self.result_url, self.key),)
+        return None if self.result_url is None else installation_folder(self.result_url, self.key)
 
     @property
     def result_folder(self) -> str | None:

@@ -94,7 +94,7 @@ WRITTEN = st.recursive(SMALL, lambda inner: st.lists(inner, max_size=3) | st.dic
 
 @given(WRITTEN)
 def test_only_addresses_in_the_folder_of_the_task_are_marked_whatever_a_rank_writes(written: Any) -> None:
-    value = task_result([outcome(0, json.dumps(written))], indexes("0"), Results.RANK0, REF, folders=[FOLDER])
+    value = task_result([outcome(0, json.dumps(written))], indexes("0"), Results.RANK0, REF, folder=FOLDER)
     if isinstance(value, dict) and value.get(MARK) is not None:
         assert value == {ADDRESS: f"{FOLDER}/attempt-0/rank-00000.json", "bytes": written["bytes"], MARK: FOLDER}
         value.pop(MARK)
@@ -103,7 +103,7 @@ def test_only_addresses_in_the_folder_of_the_task_are_marked_whatever_a_rank_wri
 
 def test_partial_results_have_marks_too() -> None:
     address = {ADDRESS: f"{FOLDER}/attempt-1/rank-00003.json", "bytes": 5000}
-    assert partial_results([outcome(3, json.dumps(address))], [FOLDER]) == {3: {**address, MARK: FOLDER}}
+    assert partial_results([outcome(3, json.dumps(address))], FOLDER) == {3: {**address, MARK: FOLDER}}
 
 
 @pytest.mark.parametrize(("outcomes", "completed", "wanted", "value"), RESULTS.values(), ids=RESULTS)

@@ -202,7 +202,7 @@ class _Completion:
             raise _NeedsWorkerError("not every outcome of its ranks is recorded")
         if end.results is Results.NONE:
             return evidence.outcomes, None
-        limits = {"limit": end.results_limit, "folders": end.result_folders}
+        limits = {"limit": end.results_limit, "folder": end.result_folder}
         return evidence.outcomes, value_of(self._event, evidence, end.results, **limits)
 
     async def _copy_logs(self, gangs: GangService, outcomes: Sequence[Outcome]) -> None:

@@ -312,7 +312,7 @@ class GangStart:
         operator.render_template_fields(template_context(self.context))
         require_importable(operator.callbacks)
         known = with_end(TaskParameters.of(operator), start.get("end"))
-        end = trigger_end(known, ti, (), self.log, is_dag_result=self._returns_dag_result)
+        end = trigger_end(known, ti, None, self.log, is_dag_result=self._returns_dag_result)
         rendered = RenderedTask(known, operator.gang_spec(), end, task.retries)
         self.log.debug("The operator was made and rendered in %.1f ms", (time.perf_counter() - began) * 1000)
         return rendered

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any, Final
 
 ADDRESS: Final = "gang_result"
 """Key of the address of a stored result. `operators.gangjobs_result`, which runs on the ranks, writes it."""
@@ -32,12 +29,11 @@ def is_address(value: Any) -> bool:
     return is_shaped and all(isinstance(item, types[name]) for name, item in value.items())
 
 
-def with_mark(value: Any, folders: Sequence[str]) -> Any:
-    """Return an address with its mark if it is that of a rank's object in one of the folders, else the value."""
-    if not is_address(value):
+def with_mark(value: Any, folder: str | None) -> Any:
+    """Return an address with its mark if it is that of a rank's object in the folder, else the value."""
+    if folder is None or not is_address(value) or not _OBJECT.fullmatch(path_in(folder, value[ADDRESS])):
         return value
-    folder = next((each for each in folders if _OBJECT.fullmatch(path_in(each, value[ADDRESS]))), None)
-    return value if folder is None else {**value, MARK: folder}
+    return {**value, MARK: folder}
 
 
 def without_marks(value: Any) -> Any:

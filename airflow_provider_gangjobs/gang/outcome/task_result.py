@@ -104,7 +104,7 @@ def task_result(
     ref: GangRef,
     *,
     limit: int = RESULTS_LIMIT_BYTES,
-    folders: Sequence[str] = (),
+    folder: str | None = None,
 ) -> Any:
     """Return the value that the task returns: the result of rank 0, or the results of all ranks in order, by role.
 
@@ -112,7 +112,7 @@ def task_result(
     only if `find_missing_outcomes` returns nothing.
 
     :param limit: How many bytes the results of all ranks may have together.
-    :param folders: Where the ranks store large results. Addresses there are marked, so that `read_result` follows them.
+    :param folder: Where the ranks store large results. Addresses there are marked, so that `read_result` follows them.
 
     Raises:
         ResultRefused: Airflow cannot store a result that the task returns.
@@ -123,11 +123,11 @@ def task_result(
         return None
     ranks = _by_rank(outcomes, completed)
     if wanted is Results.RANK0:
-        return with_mark(_value(0, ranks.get(0), ref), folders)
+        return with_mark(_value(0, ranks.get(0), ref), folder)
     size = sum(len(outcome.message.encode()) for outcome in ranks.values())
     if size > limit:
         raise ResultsTooLarge(ref=str(ref), ranks=len(ranks), size=size, limit=limit)
-    values = [with_mark(_value(rank, ranks.get(rank), ref), folders) for rank in range(max(ranks, default=-1) + 1)]
+    values = [with_mark(_value(rank, ranks.get(rank), ref), folder) for rank in range(max(ranks, default=-1) + 1)]
     if not any(outcome.role for outcome in ranks.values()):
         return values
     by_role: dict[str, list[Any]] = {}
@@ -136,12 +136,12 @@ def task_result(
     return by_role
 
 
-def partial_results(outcomes: Sequence[Outcome], folders: Sequence[str] = ()) -> dict[int, Any]:
+def partial_results(outcomes: Sequence[Outcome], folder: str | None = None) -> dict[int, Any]:
     """Return the result of each rank that succeeded and wrote one, of a gang that failed as a whole."""
     succeeded = [outcome for outcome in outcomes if outcome.outcome is OutcomeKind.SUCCEEDED]
     found = {outcome.rank: outcome.result for outcome in sorted(succeeded, key=end_order)}
     ranks = sorted(rank for rank in found if rank is not None and found[rank] is not None)
-    return {rank: with_mark(found[rank], folders) for rank in ranks}
+    return {rank: with_mark(found[rank], folder) for rank in ranks}
 
 
 def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int, Outcome]:
