@@ -153,10 +153,8 @@ class TriggerArgs(StoredArgs):
     :param claim: Id of the task instance that is responsible for the gang. Without a claim, a kill of the task does
         not delete the gang.
     :param attempt: Number of the gang's attempt, from 0. The event reports it if the Job cannot be read.
-    :param queue_timeout_s: How long a queue may hold the gang, in seconds. `None` means no limit.
-    :param assemble_timeout_s: How long it may take until all ranks run after the queue has admitted the gang, in
-        seconds. `None` means no limit.
-    :param run_timeout_s: How long all ranks may run, in seconds. `None` means no limit.
+    :param time_limits: The time limits of the task in seconds, by the name of the parameter; see
+        `parameters.declaration.TimeLimit`. A parameter that is missing means no limit.
     :param must_exist: Whether the connection must exist in Airflow. The worker sets it after the worker has read the
         connection, so that a triggerer that does not find the connection reports an error instead of using the
         default cluster.
@@ -192,9 +190,7 @@ class TriggerArgs(StoredArgs):
     uid: str
     claim: str = ""
     attempt: int | None = None
-    queue_timeout_s: float | None = None
-    assemble_timeout_s: float | None = None
-    run_timeout_s: float | None = None
+    time_limits: Mapping[str, float] | None = None
     must_exist: bool = False
     deadline: float | None = None
     execution_timeout_s: float | None = None
@@ -221,7 +217,7 @@ class TriggerArgs(StoredArgs):
     @property
     def deadlines(self) -> Deadlines:
         """The limits of the gang's phases."""
-        return Deadlines(self.queue_timeout_s, self.assemble_timeout_s, self.run_timeout_s)
+        return Deadlines.of(self.time_limits or {})
 
     def to_kwargs(self) -> dict[str, Any]:
         """Return the arguments as JSON values, without the ones that equal their default."""
@@ -255,9 +251,7 @@ def trigger_args(
         attempt=attempt,
         disruptions=disruptions,
         claim=gangs.claim,
-        queue_timeout_s=task.queue_timeout_s,
-        assemble_timeout_s=task.assemble_timeout_s,
-        run_timeout_s=task.run_timeout_s,
+        time_limits=dict(task.time_limits) or None,
         delete_on_kill=task.kill_policy is OnKill.DELETE,
         installation=gangs.key.installation,
         outlives_task=not task.ends_with_gang,

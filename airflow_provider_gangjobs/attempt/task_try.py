@@ -215,7 +215,7 @@ class TaskTry:
         Raises:
             DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
         """
-        ref, limit_s = task_gangs.ref_of(running), self.task.assemble_timeout_s
+        ref, limit_s = task_gangs.ref_of(running), self.task.time_limits.get("assemble_timeout")
         if self.task.deferrable and self.operator.may_defer_for_previous:
             self._defer(replace(trigger_args(self.task, self.gangs, ref), claim=""), for_previous=True)
         waited_s = time.monotonic() - self.began_at
@@ -331,7 +331,7 @@ class TaskTry:
         completion = self._read_completion(event)
         self._push_xcom(XCOM_END, completion.event.to_payload())
         report_use(completion.event, self.gangs.key.dag_id, self.gangs.key.task_id, self.log)
-        with skip_on_exit_codes(self.task.skip_on_exit_codes, completion.outcomes):
+        with skip_on_exit_codes(self.task.skip_on_exit_code, completion.outcomes):
             completion.require_success()
         value = completion.results(self.task.results, limit=self.task.results_limit)
         self.deliver = completion.deliver_accepted

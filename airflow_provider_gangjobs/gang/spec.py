@@ -383,21 +383,3 @@ def _are_ranks(given: Any) -> bool:
 
 def _is_whole_number(given: Any) -> bool:
     return isinstance(given, int) and not isinstance(given, bool)
-
-
-CHOICES: Final[dict[str, type[StrEnum]]] = {
-    "results": Results,
-    "logs": Logs,
-    "on_finish": OnFinish,
-    "on_kill": OnKill,
-    "wait_until": WaitUntil,
-}
-
-
-def validate_choices(**chosen: Any) -> tuple[Problem, ...]:
-    """Return the problems of the parameters that do not shape the Job (`CHOICES`)."""
-    return tuple(
-        Problem(name, f"is {value!r}", f"Choose one of {', '.join(CHOICES[name])}")
-        for name, value in chosen.items()
-        if value not in list(CHOICES[name])
-    )

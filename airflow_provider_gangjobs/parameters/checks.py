@@ -13,10 +13,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangSpec, WaitUntil
+from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, RESULTS_LIMIT_BYTES, GangSpec, WaitUntil
+
+if TYPE_CHECKING:
+    from enum import StrEnum
 
 
 def refuse(problems: Iterable[Problem]) -> None:
@@ -123,14 +126,11 @@ def to_whole_seconds(value: Any) -> Any:
     return int(value.total_seconds()) if isinstance(value, timedelta) else value
 
 
-def duration_problems(**durations: Any) -> list[Problem]:
-    """Return a problem for each duration that is neither `None` (no limit) nor a positive number of seconds, of at most
-    ten years."""
-    return [
-        Problem(name, f"is {value!r}, not a positive duration", "Give a timedelta, seconds, or None for no limit")
-        for name, value in durations.items()
-        if value is not None and not _is_duration(value)
-    ]
+def duration_problems(name: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem if the value is neither `None` (no limit) nor a positive number of seconds, of at most ten
+    years."""
+    if value is not None and not _is_duration(value):
+        yield Problem(name, f"is {value!r}, not a positive duration", "Give a timedelta, seconds, or None for no limit")
 
 
 def _is_duration(value: Any) -> bool:
@@ -142,12 +142,43 @@ def is_whole_number(value: Any, at_least: int, at_most: float = math.inf) -> boo
     return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most
 
 
-def disruption_problems(max_disruptions: Any) -> Iterator[Problem]:
+def disruption_problems(name: str, value: Any) -> Iterator[Problem]:
     """Yield a problem if the value is not a number of attempts."""
-    if not is_whole_number(max_disruptions, 0, DISRUPTIONS_MAX):
-        what = f"is {max_disruptions!r}, not a whole number from 0 to {DISRUPTIONS_MAX}"
-        remedy = "Give how often in a row a gang that was lost to a disruption is submitted again"
-        yield Problem("max_disruptions", what, remedy)
+    if not is_whole_number(value, 0, DISRUPTIONS_MAX):
+        what = f"is {value!r}, not a whole number from 0 to {DISRUPTIONS_MAX}"
+        yield Problem(name, what, "Give how often in a row a gang that was lost to a disruption is submitted again")
+
+
+def results_limit_problems(name: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem if the value is not a number of bytes."""
+    if not is_whole_number(value, 1):
+        remedy = f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}"
+        yield Problem(name, f"is {value!r}, not a number of bytes", remedy)
+
+
+def choice_problems(kind: type[StrEnum], name: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem if the value is not one of an enumeration."""
+    if value not in list(kind):
+        yield Problem(name, f"is {value!r}", f"Choose one of {', '.join(kind)}")
+
+
+def to_exit_codes(given: Any) -> tuple[Any, ...]:
+    """Return the exit codes of one code, several codes, or none."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, (list, tuple, set, frozenset, range)) else (given,)
+
+
+def exit_code_problems(name: str, codes: Sequence[Any]) -> Iterator[Problem]:
+    """Yield a problem if a code is not one with which a program fails."""
+    if not all(is_whole_number(code, 1, 255) for code in codes):
+        what = f"is {list(codes)!r}, which are not all numbers from 1 to 255"
+        yield Problem(name, what, "Give exit codes of a program that fails")
+
+
+def to_names(given: Any) -> Any:
+    """Return one name, or several, as a tuple, and any other value unchanged."""
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else given
 
 
 def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSpec:
@@ -262,10 +293,10 @@ def limit_problems(task: Any) -> tuple[Problem, ...]:
     what = f'is not enforced after the end of the task with wait_until="{WaitUntil(wait_until)}"'
     both = "Give both assemble_timeout and run_timeout, which the API server enforces together"
     is_submitted = wait_until == WaitUntil.SUBMITTED
-    has_assemble, has_run = task.assemble_timeout_s is not None, task.run_timeout_s is not None
+    has_assemble, has_run = "assemble_timeout" in task.time_limits, "run_timeout" in task.time_limits
     checks = (
         ("max_disruptions", task.max_disruptions, "Let a task that waits for the end submit further attempts"),
-        ("queue_timeout", is_submitted and task.queue_timeout_s is not None, 'Use wait_until="running"'),
+        ("queue_timeout", is_submitted and "queue_timeout" in task.time_limits, 'Use wait_until="running"'),
         ("assemble_timeout", is_submitted and has_assemble and not has_run, both),
         ("run_timeout", has_run and not has_assemble, both),
     )
@@ -313,9 +344,9 @@ def callback_paths(given: Any) -> tuple[Any, ...]:
     return tuple(f"{item.__module__}.{item.__qualname__}" if isinstance(item, type) else item for item in items)
 
 
-def callback_problems(paths: Sequence[Any]) -> tuple[Problem, ...]:
+def callback_problems(name: str, paths: Sequence[Any]) -> tuple[Problem, ...]:
     """Return the problems of paths that no other process can import."""
-    return tuple(Problem("callbacks", what, CALLBACK_REMEDY) for path in paths if (what := _path_problem(path)))
+    return tuple(Problem(name, what, CALLBACK_REMEDY) for path in paths if (what := _path_problem(path)))
 
 
 def _path_problem(path: Any) -> str:

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import digest_of
-from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangSpec, WaitUntil, find_supervised
+from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil, find_supervised
 from airflow_provider_gangjobs.kube import quantity
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
@@ -56,20 +56,10 @@ ENV_PROCESSES: Final = "PET_NPROC_PER_NODE"
 """The variable by which torchrun reads its option `--nproc-per-node`."""
 
 
-def result_problems(results_limit: Any) -> Iterator[Problem]:
-    """Yield the problem of `results_limit`."""
-    if not is_whole_number(results_limit, 1):
-        what = f"is {results_limit!r}, not a number of bytes"
-        yield Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}")
-
-
-def choice_problems(launch: Any, skip_on_exit_code: Any) -> Iterator[Problem]:
-    """Yield the problems of `launch` and `skip_on_exit_code`."""
+def launch_problems(name: str, launch: Any) -> Iterator[Problem]:
+    """Yield a problem if the value is no way to start the program."""
     if launch not in LAUNCHES:
-        yield Problem("launch", f"is {launch!r}", f"Choose one of {', '.join(LAUNCHES)}")
-    if not all(is_whole_number(code, 1, 255) for code in skip_on_exit_code):
-        what = f"is {list(skip_on_exit_code)!r}, which are not all numbers from 1 to 255"
-        yield Problem("skip_on_exit_code", what, "Give exit codes of a program that fails")
+        yield Problem(name, f"is {launch!r}", f"Choose one of {', '.join(LAUNCHES)}")
 
 
 def restart_problems(spec: Mapping[str, Any], launch: Any) -> Iterator[Problem]:
@@ -80,13 +70,6 @@ def restart_problems(spec: Mapping[str, Any], launch: Any) -> Iterator[Problem]:
     if find_supervised(spec.get) is not None and spec.get("rendezvous") is False and launch != "shards":
         remedy = 'Leave it out, or give launch="shards" if the ranks are independent, so that each restarts alone'
         yield Problem("rendezvous", "is False, and ranks restart together", remedy)
-
-
-def to_exit_codes(given: Any) -> tuple[Any, ...]:
-    """Return the exit codes of one code, several codes, or none."""
-    if given is None:
-        return ()
-    return tuple(given) if isinstance(given, (list, tuple, set, frozenset, range)) else (given,)
 
 
 def expand(

@@ -26,40 +26,31 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
     log_problems,
-    validate_choices,
 )
 from airflow_provider_gangjobs.parameters import checks, shorthands
-from airflow_provider_gangjobs.parameters.storage import storage_problems, with_result_storage
+from airflow_provider_gangjobs.parameters.declaration import PARAMETERS
+from airflow_provider_gangjobs.parameters.storage import with_result_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
-    from enum import StrEnum
 
     from airflow.sdk import Context
     from jinja2 import Environment
 
+    from airflow_provider_gangjobs.exceptions import Problem
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
-_SPEC_PARAMETERS: Final = {
-    name: "rank_resources" if name == "resources" else name for name in GangSpec.__struct_fields__
+_OF_SPEC: Final = {
+    field: PARAMETERS[field].attribute if field in PARAMETERS else field for field in GangSpec.__struct_fields__
 }
-"""The attribute of the operator by field of `GangSpec`. `resources` of BaseOperator means something else."""
-_CHOICES: Final[Mapping[str, tuple[str, type[StrEnum]]]] = {
-    "results": ("results", Results),
-    "logs": ("logs", Logs),
-    "on_finish": ("on_finish", OnFinish),
-    "on_kill": ("kill_policy", OnKill),
-    "wait_until": ("wait_until", WaitUntil),
-}
-"""The attribute of the operator and the enumeration, by parameter."""
+"""The attribute of the operator by field of `GangSpec`."""
 _LOG_PARAMETERS: Final = ("log_limit", "log_containers", "stream_logs", "workers")
-_DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout", "progress_timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskParameters:
-    """What a task does with its gang, as its rendered parameters say. `GangJobOperator` documents the fields."""
+    """What a task does with its gang, as its rendered parameters say (`declaration`)."""
 
     kubernetes_conn_id: str
     results: Results
@@ -70,16 +61,14 @@ class TaskParameters:
     log_limit: int
     checkpoints: Any
     stream_logs: bool | int | Sequence[int]
-    queue_timeout_s: float | None
-    assemble_timeout_s: float | None
-    run_timeout_s: float | None
+    time_limits: Mapping[str, float]
     max_disruptions: int
     durable: bool
     on_finish: OnFinish
     kill_policy: OnKill
     wait_until: WaitUntil
     callbacks: Sequence[str]
-    skip_on_exit_codes: Sequence[int]
+    skip_on_exit_code: Sequence[int]
     deferrable: bool
     execution_timeout: timedelta | None
     do_xcom_push: bool
@@ -115,70 +104,42 @@ class TaskParameters:
 class GangParameters(ErrorRules):
     """The base class of `GangJobOperator`: the parameters that describe the gang, and the templates among them.
 
-    Each parameter is an attribute of the same name, except that `resources` is `rank_resources`, `on_kill` is
-    `kill_policy`, and a duration is a number of seconds with the suffix `_s`.
+    Each parameter is an attribute, with the name that `PARAMETERS` says.
     """
 
-    template_fields: Sequence[str] = (
-        "image",
-        "command",
-        "args",
-        "env",
-        "env_from",
-        "rank_resources",
-        "workers",
-        "min_workers",
-        "manifest",
-        "pod_overrides",
-        "files",
-        "roles",
-        "name",
-        "namespace",
-        "labels",
-        "annotations",
-        "kubernetes_conn_id",
-        "queue_name",
-        "queue_priority",
-        "topology",
-        "priority_class",
-        "service_account",
-        "node_selector",
-        "affinity",
-        "tolerations",
-        "volumes",
-        "volume_mounts",
-        "image_pull_secrets",
-        "working_dir",
-        "secrets",
-        "ssh_secret",
-        "slots_per_worker",
-        "result_storage",
-        "checkpoints",
-    )
+    template_fields: Sequence[str] = tuple(one.attribute for one in PARAMETERS.values() if one.is_template)
     template_ext: Sequence[str] = ()
     template_fields_renderers = {  # noqa: RUF012 - Airflow's name and form
-        "command": "bash",
-        "args": "bash",
-        "env": "json",
-        "rank_resources": "json",
-        "manifest": "yaml",
-        "pod_overrides": "yaml",
-        "files": "py",
-        "roles": "json",
-        "labels": "json",
-        "annotations": "json",
-        "volumes": "json",
-        "volume_mounts": "json",
-        "tolerations": "json",
+        one.attribute: one.renderer for one in PARAMETERS.values() if one.renderer
     }
     ui_color = "#d7e6f4"
 
+    wants_triggerer: bool = False
     manifest: Any
-    secrets: Any
-    launch: str
-    ssh_secret: Any
-    slots_per_worker: Any
-    wait_until: WaitUntil | str
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A parameter."""
+
+    def _set_parameters(self, given: Mapping[str, Any]) -> None:
+        """Convert the parameters, set the attributes, and check them as far as their templates allow.
+
+        Models of the official Python client become dicts, so that Airflow renders the templates in them.
+
+        Raises:
+            InvalidGangSpec: a parameter is invalid. The error lists all problems.
+        """
+        for name, parameter in PARAMETERS.items():
+            value = given[name] if parameter.convert is None else parameter.convert(given[name])
+            setattr(self, parameter.attribute, convert_parameter(name, value) if name in MODELS else value)
+        self._check_parameters(must_end_from_trigger=bool(given["end_from_trigger"]))
+
+    @property
+    def time_limits(self) -> dict[str, float]:
+        """The limits that whoever waits for the gang keeps, in seconds by parameter; without those that are not set."""
+        limits = {name: getattr(self, one.attribute) for name, one in PARAMETERS.items() if one.limits_wait}
+        return {name: seconds for name, seconds in limits.items() if seconds is not None}
 
     def gang_spec(self, result_folder: str | None = None) -> GangSpec:
         """Return the spec that the rendered parameters describe.
@@ -189,7 +150,7 @@ class GangParameters(ErrorRules):
         return spec if result_folder is None else with_result_storage(spec, result_folder)
 
     def _spec_parameters(self) -> dict[str, Any]:
-        given = {name: checks.as_list(getattr(self, attribute, None)) for name, attribute in _SPEC_PARAMETERS.items()}
+        given = {name: checks.as_list(getattr(self, attribute, None)) for name, attribute in _OF_SPEC.items()}
         return shorthands.expand(
             given,
             secrets=self.secrets,
@@ -207,7 +168,7 @@ class GangParameters(ErrorRules):
         return timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None
 
     def _check_parameters(self, *, must_end_from_trigger: bool = False) -> None:
-        """Check the parameters when the DAG file is parsed, as far as their templates allow, and convert the choices.
+        """Check the parameters when the DAG file is parsed, as far as their templates allow.
 
         The process of a task does not check the parameters that describe the gang. The submission does that after their
         templates are rendered, and a process that resumes the task would pay for loading the rules.
@@ -221,33 +182,24 @@ class GangParameters(ErrorRules):
         in_task = self.is_in_task_process()
         spec = None if in_task else self._spec_parameters()
         checks.refuse(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS}))
-        durations = checks.duration_problems(**{name: getattr(self, f"{name}_s") for name in _DURATIONS})
-        reported = {f"{problem.path}_s" for problem in durations}
+        problems = [*self._problems_of_values()]
+        reported = {PARAMETERS[problem.path].attribute for problem in problems}
         checks.refuse(
             (
-                *validate_choices(**{name: getattr(self, attribute) for name, (attribute, _) in _CHOICES.items()}),
-                *durations,
-                *checks.disruption_problems(task.max_disruptions),
+                *problems,
                 *(() if spec is None else checks.spec_problems({k: v for k, v in spec.items() if k not in reported})),
-                *shorthands.choice_problems(self.launch, task.skip_on_exit_codes),
                 *(() if spec is None else shorthands.restart_problems(spec, self.launch)),
                 *shorthands.mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker),
-                *checks.callback_problems(task.callbacks),
-                *shorthands.result_problems(task.results_limit),
-                *storage_problems("result_storage", task.result_storage),
                 *checks.limit_problems(task),
                 *shorthands.role_problems(task.roles, self.wait_until, self.launch),
                 *(end_problems(task.end_facts) if must_end_from_trigger and not in_task else ()),
             )
         )
-        for attribute, kind in _CHOICES.values():
-            setattr(self, attribute, kind(getattr(self, attribute)))
 
-    def _convert_models(self) -> None:
-        """Replace models of the official Python client by dicts, so that Airflow renders the templates in them."""
-        for name in MODELS:
-            attribute = _SPEC_PARAMETERS[name]
-            setattr(self, attribute, convert_parameter(name, getattr(self, attribute)))
+    def _problems_of_values(self) -> Iterator[Problem]:
+        for name, parameter in PARAMETERS.items():
+            if parameter.check is not None:
+                yield from parameter.check(name, getattr(self, parameter.attribute))
 
     def resolve_template_files(self) -> None:
         """Read the manifest if it is a path, so that Airflow renders its text as a template.

@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import ends_from_trigge
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts
 from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.parameters.checks import callback_paths, is_file_path, is_manifest_file
+from airflow_provider_gangjobs.parameters.declaration import PARAMETERS
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.parameters.python_function import ExtractedSource
@@ -40,12 +41,6 @@ KNOWN_OPERATORS: Final = frozenset(
 """The operators that the trigger can make again. A subclass may do something else."""
 START_BYTES_MAX: Final = 32 * 1024
 """How large the parameters may be. The scheduler, the database and the triggerer handle them for each task instance."""
-_ATTRIBUTES: Final = {
-    "resources": "rank_resources",
-    "on_kill": "kill_policy",
-    "skip_on_exit_code": "skip_on_exit_codes",
-}
-"""The attribute of the operator by parameter, if it is neither the name of the parameter nor that name with `_s`."""
 _NOT_PASSED: Final = frozenset(
     {
         "self",
@@ -176,7 +171,7 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     """
     kind: Any = type(operator)
     given, defaults = vars(operator), defaults_of(kind)
-    values = {name: given.get(_attribute(name, given)) for name in defaults} | more
+    values = {name: given.get(PARAMETERS[name].attribute if name in PARAMETERS else name) for name in defaults} | more
     parameters = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
     pre_execute = operator._pre_execute_hook  # noqa: SLF001 - Airflow has no public name
     dag = operator.dag if operator.has_dag() else None
@@ -291,12 +286,6 @@ def _is_default(value: Any, default: Any) -> bool:
 
 def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-def _attribute(name: str, given: Mapping[str, Any]) -> str:
-    if name in _ATTRIBUTES:
-        return _ATTRIBUTES[name]
-    return f"{name}_s" if f"{name}_s" in given else name
 
 
 # -- mapped tasks ----------------------------------------------------------------------------------------------

@@ -20,7 +20,13 @@ from airflow_provider_gangjobs.exceptions import GangJobError, Problem, Tracking
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
-from airflow_provider_gangjobs.parameters.checks import is_templated, is_whole_number, refuse, refuse_triggerer
+from airflow_provider_gangjobs.parameters.checks import (
+    choice_problems,
+    is_templated,
+    is_whole_number,
+    refuse,
+    refuse_triggerer,
+)
 from airflow_provider_gangjobs.parameters.task_parameters import answers_to_unknown
 
 if TYPE_CHECKING:
@@ -264,8 +270,6 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid.
         """
-        from airflow_provider_gangjobs.gang.spec import validate_choices
-
         kinds = ("gangs", "submission_ids", "selector")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
         target_gangs.require_readable(self)
@@ -282,7 +286,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             what = f"is {self.at_least!r} without selector, and the other parameters say how many gangs there are"
             problems.append(Problem("at_least", what, "Leave it out"))
         problems += self._selector_problems()
-        refuse((*problems, *validate_choices(results=results)))
+        refuse((*problems, *choice_problems(Results, "results", results)))
 
     def _selector_problems(self) -> list[Problem]:
         if self.selector is None or is_templated(self.selector):

@@ -1,13 +1,15 @@
 """The directive `parameters`: the parameters of a class, as its docstring describes them.
 
     ```{parameters} airflow_provider_gangjobs.operators.gang_job.GangJobOperator
-    image
+    :section: Queues
+
     queue_name: [queues](kueue.md)
     ```
 
-Each line names one parameter and, after a colon, what to read about it. The page gets one entry for each line, with the
-anchor `#gangjoboperator-queue_name`. The build fails if the docstring has no such parameter. A test checks that the
-page of the reference names every parameter.
+The page gets one entry for each parameter of this section of the docstring, with the anchor
+`#gangjoboperator-queue_name`. Each line names a parameter and what to read about it. Without a section, the page gets
+one entry for each line. The build fails if the docstring has no such parameter. A test checks that the page of the
+reference has every parameter.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from __future__ import annotations
 import inspect
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sphinx.application import Sphinx
 
 TEMPLATED = "(templated)"
@@ -36,6 +41,32 @@ def documented_parameters(kind: type[Any]) -> dict[str, str]:
     return {name: " ".join(text.partition("\n\n")[0].split()) for name, text in pairs}
 
 
+def parameters_by_section(kind: type[Any]) -> dict[str, list[str]]:
+    """Return the names of the parameters below each line of text in the docstring of a class."""
+    found: dict[str, list[str]] = {}
+    section = ""
+    for line in (inspect.getdoc(kind) or "").splitlines():
+        if parameter := re.match(r":param (\w+):", line):
+            found.setdefault(section, []).append(parameter[1])
+        elif line and not line.startswith(" "):
+            section = line
+    return found
+
+
+def listed_parameters(kind: type[Any], section: str | None, lines: Iterable[str]) -> dict[str, str]:
+    """Return the parameters of a list and what to read about each.
+
+    Raises:
+        KeyError: the docstring has no such section, or no such parameter there.
+    """
+    parts = (line.partition(":") for line in lines if line.strip())
+    given = {name.strip(): link.strip() for name, _, link in parts}
+    names = given if section is None else parameters_by_section(kind)[section]
+    if missing := given.keys() - set(names if section else documented_parameters(kind)):
+        raise KeyError(*missing)
+    return {name: given.get(name, "") for name in names}
+
+
 def anchor_of(kind: str, parameter: str) -> str:
     """Return the anchor of a parameter on the page of the reference. `kind` is the name of the class."""
     return f"{kind.lower()}-{parameter}"
@@ -45,18 +76,21 @@ class Parameters(SphinxDirective):
     """Insert the named parameters of the class that the argument names."""
 
     has_content = True
+    option_spec: ClassVar = {"section": directives.unchanged_required}
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return one list with an entry for each line of the content."""
+        """Return one list with an entry for each parameter."""
         module, _, name = self.arguments[0].rpartition(".")
-        documented = documented_parameters(getattr(import_module(module), name))
+        kind = getattr(import_module(module), name)
+        documented = documented_parameters(kind)
         self.env.note_dependency(str(import_module(module).__file__))
         entries = nodes.definition_list(classes=["simple"])
-        for line in self.content:
-            parameter, _, see_also = (part.strip() for part in line.partition(":"))
-            if parameter not in documented:
-                raise self.error(f"The docstring of {name} has no parameter {parameter!r}")
+        try:
+            listed = listed_parameters(kind, self.options.get("section"), self.content)
+        except KeyError as error:
+            raise self.error(f"The docstring of {name} has no {error}") from error
+        for parameter, see_also in listed.items():
             entries += self._entry(anchor_of(name, parameter), parameter, documented[parameter], see_also)
         return [entries]
 

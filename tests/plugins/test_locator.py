@@ -27,7 +27,7 @@ KEY = TaskKey("dag", "run", "task")
 REF = GangRef("team", "train-0", "0c5e7f3a-1111-2222-3333-444455556666")
 OTHER = GangRef("secret", "other-0", "ffffffff-1111-2222-3333-444455556666")
 TRIGGER_ARGS = TriggerArgs(
-    **asdict(REF), kubernetes_conn_id="gpu", must_exist=True, assemble_timeout_s=60, deadline=5.0
+    **asdict(REF), kubernetes_conn_id="gpu", must_exist=True, time_limits={"assemble_timeout": 60}, deadline=5.0
 )
 
 

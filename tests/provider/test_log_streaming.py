@@ -787,7 +787,7 @@ async def test_flood_is_written_at_the_rate_limit_and_delays_no_event(plane):
 async def test_flood_delays_no_deadline(plane):
     ref, pod = await running(plane)
     lines = Lines()
-    waiting = wait(plane, ref, lines, run_timeout_s=30)
+    waiting = wait(plane, ref, lines, time_limits={"run_timeout": 30})
     plane.write(pod, "x\n" * 20_000)
     event = await waiting
     assert event.status is Status.TIMEOUT
@@ -807,7 +807,7 @@ async def test_requests_for_streams_that_the_server_does_not_answer_delay_no_dea
             asyncio.create_task(GangStreams(store, RANK_0, output=ListOutput([]), mask=str).run()) for store in stores
         ]
         await asyncio.sleep(1)
-        waiting = wait(plane, ref, Lines(), run_timeout_s=30)
+        waiting = wait(plane, ref, Lines(), time_limits={"run_timeout": 30})
         await plane.until(lambda: ANNOTATION_STOPPED in plane.job()["metadata"].get("annotations", {}), within_s=31)
         for task in (*stuck, waiting):
             task.cancel()

@@ -192,7 +192,7 @@ async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monke
 
         asyncio.get_running_loop().call_later(limit_s - 2 * STOP_S, revive)
         gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
-        args = TriggerArgs(kubernetes_conn_id="previous", assemble_timeout_s=limit_s, **gang)
+        args = TriggerArgs(kubernetes_conn_id="previous", time_limits={"assemble_timeout": limit_s}, **gang)
 
         event = await wait_for_previous_pods(args, logging.getLogger(__name__))
 
@@ -203,7 +203,7 @@ async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monke
     ("limits", "reason", "after_s"),
     [
         ({"deadline": 600.0}, "execution_timeout", 600),
-        ({"deadline": 600.0, "assemble_timeout_s": 90.0}, "assemble_timeout", 90),
+        ({"deadline": 600.0, "time_limits": {"assemble_timeout": 90.0}}, "assemble_timeout", 90),
     ],
     ids=["execution", "assembly"],
 )

@@ -17,9 +17,7 @@ REQUIRED = {"kubernetes_conn_id": "gpus", "namespace": "team", "name": "train-0"
 FULL = REQUIRED | {
     "claim": "01a1",
     "attempt": 2,
-    "queue_timeout_s": 60.0,
-    "assemble_timeout_s": 30.5,
-    "run_timeout_s": 3600.0,
+    "time_limits": {"queue_timeout": 60.0, "assemble_timeout": 30.5, "run_timeout": 3600.0},
     "must_exist": True,
     "deadline": 1_790_000_000.0,
     "execution_timeout_s": 7200.0,

@@ -130,7 +130,7 @@ def test_gang_that_waits_for_nothing_needs_no_limit():
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [({}, 1), ({"assemble_timeout_s": 600.0}, 0), ({"deadline": 2e9, "execution_timeout_s": 60.0}, 0)],
+    [({}, 1), ({"time_limits": {"assemble_timeout": 600.0}}, 0), ({"deadline": 2e9, "execution_timeout_s": 60.0}, 0)],
     ids=["no limit", "assemble_timeout", "execution_timeout"],
 )
 async def test_log_says_once_that_the_task_waits_without_a_limit(args, said):

@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperato
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.unknown_parameters import OWN_NAMES
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
+from docs._extensions.parameter_list import listed_parameters as listed
 from gangjobs_sandbox.cluster import SandboxConfig
 from tests.guarantees.checkers import Guarantee
 
@@ -32,15 +33,18 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
-PARAMETERS = re.compile(r"```\{parameters\} [\w.]+\.(\w+)\n(.*?)```", re.DOTALL)
+PARAMETERS = re.compile(r"```\{parameters\} ([\w.]+)\.(\w+)\n(?::section: (.*?)\n)?(.*?)```", re.DOTALL)
 """The lists of parameters that `docs/_extensions/parameter_list.py` makes from docstrings."""
 WORDS_MAX = 40_000
 
 
 def listed_parameters(page: Path) -> list[tuple[str, str]]:
     """The classes and parameters that a page lists, each as the name of the class and the name of the parameter."""
-    lists = PARAMETERS.findall(page.read_text())
-    return [(kind, line.partition(":")[0].strip()) for kind, lines in lists for line in lines.splitlines()]
+    return [
+        (name, parameter)
+        for module, name, section, lines in PARAMETERS.findall(page.read_text())
+        for parameter in listed(getattr(import_module(module), name), section or None, lines.splitlines())
+    ]
 
 
 def anchors(page: Path) -> set[str]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, content_id_of
-from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous, validate_choices
+from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.validate import require_valid, validate
 from tests.examples import examples
 from tests.unit.invalid_specs import ANYTHING, job
@@ -304,15 +304,8 @@ def test_request_that_is_null_is_a_problem():
 
 def test_problems_are_raised_as_one_error():
     with pytest.raises(InvalidGangSpec, match="2 problems, nothing was created") as caught:
-        require_valid(GangSpec(image="a", workers=0), results="sometimes")
-    assert [problem.path for problem in caught.value.problems] == ["results", "workers"]
-
-
-@pytest.mark.parametrize("name", ["results", "logs", "on_finish", "on_kill"])
-def test_choices_that_are_not_in_the_spec_are_checked(name):
-    (problem,) = validate_choices(**{name: "whatever"})
-    assert problem.path == name
-    assert "Choose one of" in problem.remedy
+        require_valid(GangSpec(image="a", gang="sometimes", workers=0))
+    assert [problem.path for problem in caught.value.problems] == ["gang", "workers"]
 
 
 @settings(max_examples=examples(100), deadline=None)

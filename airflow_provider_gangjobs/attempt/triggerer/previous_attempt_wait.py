@@ -105,8 +105,8 @@ class _PreviousWait:
             now_s = self._clock.now().timestamp() if self._clock else time.time()
             at_least_s = 0.0 if self._clock else CLOCK_WITHIN_S
             limits.append(_Remaining(max(self._args.deadline - now_s, at_least_s), "execution_timeout"))
-        if self._args.assemble_timeout_s is not None:
-            left_s = self._args.assemble_timeout_s - (_monotonic() - self._began)
+        if (limit_s := (self._args.time_limits or {}).get("assemble_timeout")) is not None:
+            left_s = limit_s - (_monotonic() - self._began)
             limits.append(_Remaining(max(left_s, 0.0), "assemble_timeout"))
         return min(limits, default=_Remaining(None, ""))
 

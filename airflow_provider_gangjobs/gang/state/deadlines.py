@@ -10,7 +10,7 @@ these runs, and has passed in the queue if they took all of its time.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
 
@@ -18,6 +18,8 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import NODE_CAUSES, WaitCause
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider_gangjobs.gang.state.observation import Observation
 
 
@@ -30,6 +32,11 @@ class Deadlines(Struct, frozen=True):
     """Counts from the time at which the Job was resumed, less the time of the runs that Kueue has stopped."""
     run_s: float | None = None
     """Counts from the start of the last rank."""
+
+    @classmethod
+    def of(cls, limits: Mapping[str, float]) -> Self:
+        """Return the deadlines of the parameters of a task, in seconds by name."""
+        return cls(*(limits.get(PARAMETERS[phase]) for phase in (Phase.QUEUED, Phase.ASSEMBLING, Phase.RUNNING)))
 
 
 def allowed_s(phase: Phase, deadlines: Deadlines) -> float | None:

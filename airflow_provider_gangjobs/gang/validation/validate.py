@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous, validate_choices
+from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation import (
     job_checks,
     metadata_checks,
@@ -116,12 +116,11 @@ def _check_content(parsed: ParsedSpec, *, report_missing_image: bool) -> list[Pr
     return [problem for problem in found if report_missing_image or not problem.path.endswith(".image")]
 
 
-def require_valid(spec: GangSpec, **chosen: Any) -> None:
-    """Validate a spec and the parameters that do not shape the Job.
+def require_valid(spec: GangSpec) -> None:
+    """Validate a spec.
 
     Raises:
         InvalidGangSpec: The error has all problems.
     """
-    problems = validate_choices(**chosen) + validate(spec)
-    if problems:
+    if problems := validate(spec):
         raise InvalidGangSpec(problems)
