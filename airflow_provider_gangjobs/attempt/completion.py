@@ -21,7 +21,6 @@ from msgspec.structs import asdict
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
 from airflow_provider_gangjobs.airflow_api.task_log import mask
 from airflow_provider_gangjobs.airflow_api.task_state import is_success, read_state
-from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import (
     AppFailed,
@@ -58,7 +57,7 @@ from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, R
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE, Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT, REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable, to_sentence
 
@@ -275,7 +274,7 @@ class Completion:
         if self.event.status is Status.SUCCEEDED:
             return
         if self.event.status is Status.TIMEOUT and self.event.reason == EXECUTION_TIMEOUT:
-            self.gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            self.gangs.end(self.on_finish, why=BY_EXECUTION_TIMEOUT)
             self._release_held_pods()  # of a gang that the trigger has stopped, and whose pods it could not wait for
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()

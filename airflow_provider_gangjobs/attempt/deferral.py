@@ -57,8 +57,6 @@ CONNECTION_MISSING: Final = "ConnectionMissing"
 """Reason of the event of a triggerer that does not have the connection of the worker."""
 XCOM_REFUSED: Final = "gang_refused"
 """XCom key of the error for which a try has submitted no gang: its class and its message."""
-EXECUTION_TIMEOUT: Final = "Deadline.execution"
-"""Reason of the event after the `execution_timeout` of the task has passed."""
 
 
 class StoredArgs:

@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import has_task_labels,
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import OnFinish
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.service.gangs import GangSession
@@ -173,7 +174,7 @@ class TaskGangs:
             return self.call(lambda service: guard.submit(service, spec, request, self.log))
         except UnconfirmedTry as unconfirmed:
             if unconfirmed.has_ended and delete:
-                self.end(OnFinish.DELETE, why=ENDED)
+                self.end(OnFinish.DELETE, why=Stopped(Stopper.TASK, ENDED))
             cause, advice = (ENDED, ENDED_ADVICE) if unconfirmed.has_ended else (UNKNOWN, UNKNOWN_ADVICE)
             raise SubmissionFailed(f"task {self.key.dag_id}.{self.key.task_id}", STEP, cause, advice=advice) from None
 
@@ -223,7 +224,7 @@ class TaskGangs:
         session, self._session = self._session, None
         if session is not None:
             session.cancel(CANCEL_TIMEOUT_S)
-        self.end(OnFinish.DELETE, why=why, timeout_s=self.kill_timeout_s)
+        self.end(OnFinish.DELETE, why=Stopped(Stopper.TASK, why), timeout_s=self.kill_timeout_s)
 
     def is_live(self, ref: GangRef) -> bool | None:
         """Return whether this worker finds that the gang still runs. `None` if the cluster could not be read."""
@@ -249,22 +250,22 @@ class TaskGangs:
             self.log.warning("This worker cannot find out %s: %s", what, error)
             return None
 
-    def end(self, on_finish: OnFinish, *, why: str, timeout_s: float | None = None) -> None:
+    def end(self, on_finish: OnFinish, *, why: Stopped, timeout_s: float | None = None) -> None:
         """End the live gangs of this try: delete them if `on_finish` is `delete`, otherwise stop them.
 
         Gangs that have ended are kept. Never raises, because the caller is about to raise the error that matters.
 
-        :param why: The reason, for the log and for the annotation of a stopped Job.
+        :param why: The reason, for the log and for the mark on a stopped Job.
         :param timeout_s: The limit of all requests, in seconds. `None` means no limit.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
-        delete = on_finish is OnFinish.DELETE
+        stopped = None if on_finish is OnFinish.DELETE else why
         ended: list[GangRef] = []
 
         def note(ref: GangRef) -> None:
             ended.append(ref)
-            self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "stopped", why)
+            self.log.info("Gang %s is %s: %s", ref, "stopped" if stopped else "deleted", why.text)
 
         async def act(service: GangService) -> None:
             # Imported on the loop, because a signal handler may have interrupted an import of the main thread.
@@ -272,9 +273,7 @@ class TaskGangs:
 
             client, namespace = service.client, self.namespace or service.namespace
             async with asyncio.timeout(timeout_s):
-                await end_live_gangs(
-                    client, self.key, self.claim, namespace=namespace, delete=delete, reason=why, on_ended=note
-                )
+                await end_live_gangs(client, self.key, self.claim, namespace=namespace, stopped=stopped, on_ended=note)
 
         try:
             with self.session() as session:

@@ -26,7 +26,6 @@ from airflow_provider_gangjobs.airflow_api.task_context import task_env
 from airflow_provider_gangjobs.attempt import task_gangs
 from airflow_provider_gangjobs.attempt.deferral import (
     CONNECTION_MISSING,
-    EXECUTION_TIMEOUT,
     XCOM_END,
     XCOM_GANG,
     XCOM_REFUSED,
@@ -42,6 +41,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
+from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
@@ -158,7 +158,7 @@ class TaskTry:
 
     def end_late_gang(self) -> DeadlineExceeded:
         """End the gang, because the `execution_timeout` of the task has passed, and return the error of the task."""
-        self.gangs.end(self.task.on_finish, why=EXECUTION_TIMEOUT)
+        self.gangs.end(self.task.on_finish, why=BY_EXECUTION_TIMEOUT)
         return execution_timeout_error(self.gangs.key, self.task.execution_timeout)
 
     # -- submission ------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_ve
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.release import drain_pods, release_pods
-from airflow_provider_gangjobs.gang.state.stop import DELETION_MARK, end_patch, without_deletion_mark
+from airflow_provider_gangjobs.gang.state.stop import before_deletion, end_patch
+from airflow_provider_gangjobs.gang.state.stopped import BY_DELETION, mark_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.claim import is_gone, mark_delivered_by
 from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RetryingRequests
@@ -122,7 +123,7 @@ class _GangDeletion:
         """
         gang = self.gang
         if gang is None or not self._cannot_succeed:
-            gang = self.gang = without_deletion_mark(await self.requests.read_gang(stored))
+            gang = self.gang = before_deletion(await self.requests.read_gang(stored))
             if not self.judge(gang):
                 is_deleted = self.may_be_deleted and "deletionTimestamp" in stored["metadata"]
                 return Deletion(deleted=gang) if is_deleted else Deletion(kept=gang)
@@ -146,7 +147,8 @@ class _GangDeletion:
         if self._cannot_succeed or not live or not (gang.has_job_set or end_condition(gang.jobs[0])):
             return stored
         metadata = stored["metadata"]
-        mark = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": DELETION_MARK}}
+        mark = mark_patch(BY_DELETION)
+        mark["metadata"]["resourceVersion"] = metadata["resourceVersion"]
         marked = await self.requests.patch_job(metadata["name"], mark)
         version = version_of(live[0].metadata)
         with suppress(NotFound):  # somebody else has deleted the Job, so the gang cannot succeed either

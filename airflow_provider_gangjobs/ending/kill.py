@@ -23,8 +23,7 @@ from airflow_provider_gangjobs.ending.delete_gang import Deletion, delete_job_if
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.gang.identity import GangRef, task_selector
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stop import needs_finish, stop_patch
-from airflow_provider_gangjobs.jobs.claim import patch_claimed
+from airflow_provider_gangjobs.gang.state.stop import needs_finish
 from airflow_provider_gangjobs.jobs.requests import (
     BRIEF_PAUSES_S,
     PAUSES_S,
@@ -34,18 +33,18 @@ from airflow_provider_gangjobs.jobs.requests import (
     get_job,
     get_main_job,
 )
-from airflow_provider_gangjobs.kube.names import pointers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.state.stopped import Stopped
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Object
 
 
-async def stop(client: Client, ref: GangRef, *, reason: str) -> bool:
+async def stop(client: Client, ref: GangRef, stopped: Stopped) -> bool:
     """Stop a gang. The next submission of its task is a new attempt. Returns false if the Job is gone.
 
     Raises:
@@ -55,13 +54,13 @@ async def stop(client: Client, ref: GangRef, *, reason: str) -> bool:
     if job is None:
         return False
     requests = RetryingRequests(client, ref.namespace)
-    return await stop_job(requests, job, reason, pauses_s=PAUSES_S)
+    return await stop_job(requests, job, stopped, pauses_s=PAUSES_S)
 
 
 async def stop_job(
     requests: RetryingRequests,
     job: StoredGang,
-    reason: str,
+    stopped: Stopped,
     *,
     claim_id: str | None = None,
     pauses_s: Sequence[float] = BRIEF_PAUSES_S,
@@ -76,17 +75,14 @@ async def stop_job(
         ClusterError: it is unknown whether the gang is stopped, or whether the Jobs of its other roles have ended. A
             follower of the gang, or another stop, ends them.
     """
-    job = job.main
-    if claim_id is None:
-        is_stopped = await requests.jobs(job.ref).stop(job, reason)
-    else:
-        values = dict(pointers_of(stop_patch(reason, job)))
-        is_stopped = await patch_claimed(requests.client, job.ref, claim_id, values) is not None
-    if is_stopped and needs_finish(job):
+    before = await requests.jobs(job.ref).stop(job, stopped, claim_id=claim_id)
+    if before is None:
+        return False
+    if needs_finish(before):
         await finish_stopped(requests.client, job.ref, clock=requests.clock, pauses_s=pauses_s)
-    if is_stopped and job.has_roles:
+    if before.has_roles:
         await end_roles(requests, job.ref)
-    return is_stopped
+    return True
 
 
 class KillResult(StrEnum):
@@ -140,12 +136,12 @@ async def finish_kill(client: Client, begun: Kill) -> None:
         await release_deleted(client, begun.ref, begun.deletion)
 
 
-async def stop_live(client: Client, ref: GangRef, claim_id: str, *, reason: str) -> bool:
+async def stop_live(client: Client, ref: GangRef, claim_id: str, stopped: Stopped) -> bool:
     """Stop the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
     gang = await get_job(client, ref)
     if gang is None or gang.ref != ref or kill_result(gang, claim_id) is not KillResult.DELETED:
         return False
-    return await stop_job(RetryingRequests(client, ref.namespace), gang, reason, claim_id=claim_id)
+    return await stop_job(RetryingRequests(client, ref.namespace), gang, stopped, claim_id=claim_id)
 
 
 async def end_live_gangs(
@@ -154,24 +150,23 @@ async def end_live_gangs(
     claim_id: str,
     *,
     namespace: str,
-    delete: bool,
-    reason: str,
+    stopped: Stopped | None,
     on_ended: Callable[[GangRef], None],
 ) -> list[GangRef]:
     """Delete or stop the task's live gangs that `claim_id` is responsible for, and release their pods.
 
     Returns the gangs that were ended.
 
-    :param delete: Delete the gangs. Otherwise they are stopped with `reason`.
+    :param stopped: Why the gangs are stopped; `None` if they are deleted.
     :param on_ended: Called with each gang that is deleted or stopped, before its pods are released.
     """
     requests = RetryingRequests(client, namespace)
     ended: list[StoredGang] = []
     for stored, gang in await _live_gangs(requests, key, claim_id):
-        if delete:
+        if stopped is None:
             has_ended = (await begin_kill(client, gang.ref, claim_id, seen=stored)).result is KillResult.DELETED
         else:
-            has_ended = await stop_job(requests, gang, reason, claim_id=claim_id)
+            has_ended = await stop_job(requests, gang, stopped, claim_id=claim_id)
         if has_ended:
             ended.append(gang)
     for gang in ended:

@@ -49,13 +49,8 @@ from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.schedulers.external import find_scheduler
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
-from airflow_provider_gangjobs.gang.state.stop import (
-    CLEANUP_STOP_REASON,
-    DELETION_STOP_REASON,
-    is_stopped_by_cleanup,
-    needs_finish,
-    stop_patch,
-)
+from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup, needs_finish, stop_patch
+from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_DELETION_OF_SUBMISSION
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, finish_stopped, list_pods, start_role
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
@@ -115,7 +110,7 @@ async def _stop_and_release(client: Client, requests: RetryingRequests, gang: St
     """Stop a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
     ref, is_unfinished = gang.ref, not gang.is_ended
     if state_of(gang) is SubmissionState.IN_PROGRESS:
-        await requests.jobs(ref).stop(gang, DELETION_STOP_REASON)
+        await requests.jobs(ref).stop(gang, BY_DELETION_OF_SUBMISSION)
     if is_unfinished and gang.has_roles:
         await end_roles(requests, ref)
     deadline = requests.clock.monotonic() + timeout_s
@@ -292,7 +287,7 @@ async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     # The Job is stopped first. A submitter that continues with this Job finds it stopped. A submitter that was faster
     # has changed the Job, and then this patch does not apply.
     is_stopped = state_of(job) is SubmissionState.STOPPED or await patch_unchanged(
-        requests.client, JOBS, stored["metadata"], stop_patch(CLEANUP_STOP_REASON, job)
+        requests.client, JOBS, stored["metadata"], stop_patch(BY_CLEANUP, job)
     )
     if is_stopped and job.has_roles:
         # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.

@@ -30,9 +30,16 @@ from airflow_provider_gangjobs.cluster.http.transport import PatchType, Propagat
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, roles_selectors
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
-from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd, end_by_main_patch
 from airflow_provider_gangjobs.gang.state.pods import pods_of
-from airflow_provider_gangjobs.gang.state.stop import FinishStep, end_patch, finish_patch, next_finish_step, stop_patch
+from airflow_provider_gangjobs.gang.state.stop import (
+    STOPPED_DEADLINE_S,
+    FinishStep,
+    end_patch,
+    finish_patch,
+    next_finish_step,
+    stop_patch,
+)
+from airflow_provider_gangjobs.gang.state.stopped import mark_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import Object, PodView, make_interner
 
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.stopped import Stopped
     from airflow_provider_gangjobs.kube.views import JobView
 
 
@@ -480,18 +488,25 @@ class JobRequests:
         version = {**version_of(job.view.metadata), "uid": self.ref.uid}
         return await self.retry(lambda: patch_unchanged(self.client, JOBS, version, body))
 
-    async def end_by_main(self, job: JobView, end: MainContainersEnd) -> bool:
+    async def end_by_main(self, job: JobView, stopped: Stopped) -> bool:
         """Mark one Job of the gang, and end its pods. Return false if the Job is not in the version that was read."""
-        body = end_by_main_patch(end)
+        body = {**mark_patch(stopped), "spec": {"activeDeadlineSeconds": STOPPED_DEADLINE_S}}
         return await self.retry(lambda: patch_unchanged(self.client, JOBS, version_of(job.metadata), body))
 
-    async def stop(self, job: StoredGang, reason: str) -> bool:
-        """Stop the gang of a Job that was just read. Return false if the Job is gone.
+    async def stop(self, job: StoredGang | None, stopped: Stopped, *, claim_id: str | None = None) -> StoredGang | None:
+        """Stop the gang of a Job that was just read, and return the Job as it was before.
+
+        Returns `None` if the Job is gone, or if the task instance `claim_id` is not responsible for the gang.
 
         Of a gang with roles, this is the main Job: that of the first role, or the Job without pods that owns the
         JobSet. `end_jobs` ends the others. A Job that is suspended stays suspended until `finish_stopped` lets it fail.
         """
-        return await self.patch(stop_patch(reason, job.main))
+        while job is not None and job.ref == self.ref and (claim_id is None or job.holds_claim(claim_id)):
+            job = job.main
+            if await self.patch_unchanged(job, stop_patch(stopped, job)):
+                return job
+            job = await self.retry(lambda: get_main_job(self.client, self.ref))  # somebody has changed the Job
+        return None
 
     async def finish_stopped(self, job: StoredGang | None) -> None:
         """Make the Job of a stopped gang fail if it is suspended. Raises no `ClusterError`.

@@ -131,7 +131,6 @@ class JobAnnotations(Annotations, frozen=True):
     delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
     disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
     stopped: str | None = msgspec.field(name=keys.ANNOTATION_STOPPED, default=None)
-    main_containers: str | None = msgspec.field(name=keys.ANNOTATION_MAIN_CONTAINERS, default=None)
     deleted_by: str | None = msgspec.field(name=keys.ANNOTATION_DELETED_BY, default=None)
     time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)
     task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)

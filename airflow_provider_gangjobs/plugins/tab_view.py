@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import asdict
 from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.gang_lists import GangRow, row_of
 from airflow_provider_gangjobs.gang.identity import gang_selector
@@ -40,7 +39,8 @@ from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, VerdictKind
 from airflow_provider_gangjobs.gang.state.pods import rank_of
-from airflow_provider_gangjobs.gang.state.stop import read_deadline_stop
+from airflow_provider_gangjobs.gang.state.stop import deadline_of
+from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.plugins.page_rows import PHASE_OF_STATUS
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_requests
@@ -266,10 +266,8 @@ def _describe_success(ranks: int) -> str:
 
 def _describe_failure(observation: Observation, job: StoredGang, diagnosis: Diagnosis) -> str:
     """Return why a gang has ended that did not succeed; empty for other gangs."""
-    if job.stop_note == EXECUTION_TIMEOUT and observation.wait.cause is WaitCause.STOPPED:
-        return f"The {_EXECUTION_TIMEOUT} of the task passed."
-    if (stopped := read_deadline_stop(job)) is not None:
-        return describe_deadline(PARAMETERS.get(stopped.phase, ""), stopped.phase, stopped.message)
+    if (stopped := deadline_of(job)) is not None:
+        return describe_deadline(PARAMETERS.get(Phase(stopped.phase), ""), stopped.phase, stopped.text)
     if observation.wait.cause is WaitCause.STOPPED and job.failure_cause is not None:
         return job.failure_cause[1]
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:

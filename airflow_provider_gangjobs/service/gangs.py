@@ -325,8 +325,9 @@ class GangService(Struct, frozen=True):
     async def stop(self, ref: GangRef, *, reason: str) -> bool:
         """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
         from airflow_provider_gangjobs.ending.kill import stop
+        from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 
-        return await stop(self.client, ref, reason=reason)
+        return await stop(self.client, ref, stopped_by_user(reason))
 
 
 async def follow(

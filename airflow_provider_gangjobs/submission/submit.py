@@ -60,7 +60,7 @@ from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
-from airflow_provider_gangjobs.gang.state.stop import format_stop_note
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
@@ -474,7 +474,7 @@ class _SubmissionRun(Struct, frozen=True):
             if cannot_complete and progress.job and progress.stored.is_suspended:
                 with suppress(ClusterError):  # the cause matters more, and a sweep or a cleanup removes the Job
                     if self.request.keeps_failed and isinstance(error, GangJobError):
-                        await stop_job(self.requests, progress.stored, format_stop_note(error))
+                        await stop_job(self.requests, progress.stored, stopped_by_error(error))
                     else:
                         await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
             elif any(kind == JOBS.kind for kind, _ in progress.owned):

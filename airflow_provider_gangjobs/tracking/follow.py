@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, diagnose_timeout
+from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.phase import (
     FINAL_PHASES,
     PHASE_OF_VERDICT,
@@ -38,12 +38,13 @@ from airflow_provider_gangjobs.gang.state.phase import (
 from airflow_provider_gangjobs.gang.state.pod_index import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     describe_stops,
-    give_up_note,
     has_queue_decision,
+    stopped_by_queue,
     waits_for_kueue,
 )
-from airflow_provider_gangjobs.gang.state.stop import DeadlineStop, judge_stopped, read_deadline_stop
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
+from airflow_provider_gangjobs.gang.state.stop import deadline_of, judge_stopped
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
     JobRequests,
@@ -243,7 +244,7 @@ class _Follower:
         self._keep_times(observation)
         queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
-        stopped = read_deadline_stop(job)
+        stopped = deadline_of(job)
         is_stopped = job is not None and job.is_end_caused_by_stop
         if observation.verdict is not None and not is_stopped:
             return await self._confirm(pods, *self._verdict_before_deletion(job, observation.verdict))
@@ -254,12 +255,9 @@ class _Follower:
             await self.jobs.end_jobs(job)
         if is_stopped:
             return await self._stopped(stopped)
-        if (
-            job is not None
-            and job.is_suspended
-            and (note := give_up_note(workload, self.evidence.assembly_line)) is not None
-        ):
-            await self.jobs.stop(job, note)
+        given_up = stopped_by_queue(workload, self.evidence.assembly_line)
+        if job is not None and job.is_suspended and given_up is not None:
+            await self.jobs.stop(job, given_up)
             return _RETRY_SOON
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(
@@ -408,26 +406,26 @@ class _Follower:
         if exceeded.phase is Phase.ASSEMBLING:
             stopped = self._failed_assembly(observation)
         else:
-            stopped = DeadlineStop(exceeded.phase, observation.wait.cause, observation.line)
-        if not await self.jobs.stop(job, str(stopped)):
+            stopped = stopped_by_deadline(exceeded.phase, observation.wait.cause, observation.line)
+        if await self.jobs.stop(job, stopped) is None:
             return _RETRY_SOON
         await self.jobs.end_jobs(job)
         return await self._stopped(stopped, observation)
 
-    def _failed_assembly(self, observation: Observation) -> DeadlineStop:
+    def _failed_assembly(self, observation: Observation) -> Stopped:
         """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
         cause, line = observation.wait.cause, observation.line
         if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_cause is not None:
             cause, line = self.evidence.assembly_cause, self.evidence.assembly_line
         details = line, describe_stops(self.watch.queue_workload)
-        return DeadlineStop(Phase.ASSEMBLING, cause, ". ".join(filter(None, details)))
+        return stopped_by_deadline(Phase.ASSEMBLING, cause, ". ".join(filter(None, details)))
 
     def _retry_by(self, due: datetime | None) -> _Sleep:
         """Return the usual sleep, or less if the deadline passes earlier: a response may have set the time back."""
         left_s = RETRY_SOON_S if due is None else (due - self.now()).total_seconds()
         return _Sleep(min(max(left_s, 0.0), RETRY_SOON_S), 0.0)
 
-    async def _stopped(self, stopped: DeadlineStop | None, before: Observation | None = None) -> GangEvent:
+    async def _stopped(self, stopped: Stopped | None, before: Observation | None = None) -> GangEvent:
         """Finish the harvest of a gang that was stopped, unless the gang ended by itself at the last moment.
 
         :param stopped: The deadline that has passed; `None` if something else stopped the gang, such as a user.
@@ -447,19 +445,20 @@ class _Follower:
         observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
         counts = replace(observation.counts, held=result.held)
         if stopped is None:
-            reason, message = job.stop_cause if job else ("", "")
+            why = (job.stopped if job else None) or Stopped(Stopper.UNKNOWN)
             return self._event(
                 Status.FAILED,
                 replace(observation, phase=Phase.FAILED, counts=counts),
-                diagnose_stop(reason, message),
+                diagnose_stop(why),
                 notes=result.notes,
             )
+        phase = Phase(stopped.phase)
         return self._event(
             Status.TIMEOUT,
-            replace(observation, phase=stopped.phase, counts=counts),
-            diagnose_timeout(stopped.phase, stopped.cause, stopped.message),
-            seconds=allowed_s(stopped.phase, self.deadlines),
-            image=parse_image(stopped.message) if stopped.cause is WaitCause.IMAGE else "",
+            replace(observation, phase=phase, counts=counts),
+            diagnose_stop(stopped),
+            seconds=allowed_s(phase, self.deadlines),
+            image=stopped.data.get("image", ""),
             notes=result.notes,
         )
 

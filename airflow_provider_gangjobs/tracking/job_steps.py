@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.pod_index import (
     EndByMain,
     JobRules,
@@ -24,6 +23,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     read_rules,
 )
 from airflow_provider_gangjobs.gang.state.queue_wait import next_assembly_baseline
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS
 from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
@@ -101,7 +101,7 @@ class Sidecars:
         if found is None or found.due > self._now() or not await self._is_recorded(found):
             return AGAIN_S
         for one in found.jobs:
-            if not await self._jobs.end_by_main(one, found.end):
+            if not await self._jobs.end_by_main(one, BY_SUCCESS if found.has_succeeded else BY_FAILURE):
                 break
         return LOOK_AGAIN_S
 
@@ -109,7 +109,7 @@ class Sidecars:
         self._harvest.harvester.enqueue_decided(found.pods)
         if await self._harvest.drain() is not None:
             return False
-        if found.end is MainContainersEnd.FAILED:
+        if not found.has_succeeded:
             return True
         outcomes = await self._jobs.retry(lambda: read_ledger(self._client, self._jobs.ref))
         succeeded = {one.uid for one in outcomes if one.outcome is OutcomeKind.SUCCEEDED}

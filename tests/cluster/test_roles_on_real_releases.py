@@ -85,7 +85,7 @@ async def test_stop_ends_the_jobs_of_both_roles(tenant: Tenant) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, leader_and_workers(leader=SLEEP, worker=SLEEP))
         await running(gangs, submission.ref)
-        assert await gangs.stop(submission.ref, reason="Stopped: by hand")
+        assert await gangs.stop(submission.ref, reason="by hand")
         event = await follow_gang(tenant, submission)
         assert (event.status, event.reason) == (Status.FAILED, "Stopped")
         assert (await submit_gang(gangs, leader_and_workers())).ref != submission.ref

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import msgspec
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_MAIN_CONTAINERS
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 from airflow_provider_gangjobs.service import GangService
 from tests.guarantees.harvest import check_harvest, no_finalizer_left
 
@@ -73,7 +74,8 @@ def job_verdict(job: Obj) -> Status | None:
     true_conditions = {c["type"] for c in job["status"].get("conditions") or () if c["status"] == "True"}
     if "Complete" in true_conditions:
         return Status.SUCCEEDED
-    if job["metadata"].get("annotations", {}).get(ANNOTATION_MAIN_CONTAINERS) == "succeeded":
+    stopped = json.loads(job["metadata"].get("annotations", {}).get(ANNOTATION_STOPPED, "{}"))
+    if stopped.get("code") == "MainContainersSucceeded":
         return Status.SUCCEEDED if "Failed" in true_conditions else None
     was_deleted = "deletionTimestamp" in job["metadata"]
     return Status.FAILED if "Failed" in true_conditions and not was_deleted else None

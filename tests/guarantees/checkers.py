@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_DELIVERED,
-    ANNOTATION_MAIN_CONTAINERS,
     ANNOTATION_STOPPED,
 )
 from tests.guarantees.claims import find_order
@@ -142,7 +141,7 @@ def _faults_of_success(history: History, success: TaskChange, grace_s: float) ->
         yield f"the deletion of Job {name} was requested before"
     if annotation(job, ANNOTATION_DELIVERED):
         yield f"Job {name} was delivered before"
-    is_marked = annotation(job, ANNOTATION_MAIN_CONTAINERS) is not None
+    is_marked = _stopped(job).get("by") == "main containers"
     if is_marked:
         yield from _faults_of_mark(before, job)
     messages = _readable_messages(before, uid, name, by_main=is_marked)
@@ -161,7 +160,13 @@ def _has_succeeded(job: Obj) -> bool:
 
 
 def _is_marked(job: Obj) -> bool:
-    return annotation(job, ANNOTATION_MAIN_CONTAINERS) == "succeeded"
+    return _stopped(job).get("code") == "MainContainersSucceeded"
+
+
+def _stopped(job: Obj) -> dict[str, Any]:
+    """Return who has stopped the gang, and why; empty if nobody has."""
+    found: dict[str, Any] = json.loads(annotation(job, ANNOTATION_STOPPED) or "{}")
+    return found
 
 
 def _successful_ranks(job: Obj) -> set[int]:
@@ -331,7 +336,7 @@ def _wrong_claim(change: Change) -> str | None:
         return None
     closed = {
         "deleted": is_being_deleted(change.old),
-        "stopped": annotation(change.old, ANNOTATION_STOPPED) is not None,
+        "stopped": _stopped(change.old).get("by", "main containers") != "main containers",
         "delivered": annotation(change.old, ANNOTATION_DELIVERED) is not None,
     }
     states = [state for state, holds in closed.items() if holds]

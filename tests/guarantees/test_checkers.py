@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_DELIVERED,
-    ANNOTATION_MAIN_CONTAINERS,
     ANNOTATION_STOPPED,
 )
 from tests.guarantees.checkers import CHECKERS, Guarantee, violations
@@ -40,7 +39,9 @@ def adopted() -> Story:
 def marked(*recorded: int, exit_code: int = 0, held: bool = True) -> Story:
     """Return the history of a gang that the provider ends, because sidecars run on after its main containers."""
     story = running().at(10).pod(0, exit_code=0).pod(1, exit_code=exit_code, held=held).record(*recorded)
-    story.at(40).job(annotations={ANNOTATION_MAIN_CONTAINERS: "succeeded"}, completions=2)
+    story.at(40).job(
+        annotations={ANNOTATION_STOPPED: '{"by": "main containers", "code": "MainContainersSucceeded"}'}, completions=2
+    )
     for rank in (0, 1):
         story.at(45).pod(rank, "Failed", exit_code=exit_code if rank else 0, held=False)
     return story.at(46).job(condition="Failed")
@@ -159,7 +160,7 @@ BAD: dict[str, tuple[Guarantee, Callable[[], Story]]] = {
     "a live gang is removed while its task waits": (CLAIM, lambda: running().at(5).gone("train-0")),
     "a stopped gang is adopted": (
         CLAIM,
-        lambda: running().at(5).job(annotations={ANNOTATION_STOPPED: "x"}).at(6).job(claim="try-2"),
+        lambda: running().at(5).job(annotations={ANNOTATION_STOPPED: '{"by": "user"}'}).at(6).job(claim="try-2"),
     ),
     "a delivered gang is adopted": (
         CLAIM,

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, stop_live
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
@@ -57,7 +58,7 @@ class Caller:
             case Kind.KILL:
                 return _KILLED[(await begin_kill(api, ref, self.claim)).result]
             case Kind.STOP:
-                done = await stop_live(api, ref, self.claim, reason="a test")
+                done = await stop_live(api, ref, self.claim, stopped_by_user("a test"))
             case _:
                 done = await mark_delivered_by(api, ref, self.claim, at=datetime.now(UTC)) is not None
         return Answer.DONE if done else Answer.LEFT

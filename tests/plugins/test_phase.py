@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.submission.submission import record_of
@@ -63,7 +65,7 @@ def jobs(draw: Callable[..., Any]) -> JobBuilder:
     if draw(st.booleans()):
         built.deleted(draw(MOMENTS))
     if draw(st.booleans()):
-        built.annotation(ANNOTATION_STOPPED, draw(st.sampled_from(["enough", "DeadlineExceeded.running.ranks: late"])))
+        built.stopped(draw(st.sampled_from([None, stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "late")])))
     if draw(st.booleans()):
         fields = draw(st.sampled_from(['{"manifest.spec.suspend":"x"}', '{"image":"x"}', "{"]))
         built.annotation(ANNOTATION_SPEC_FIELDS, fields)
@@ -92,7 +94,7 @@ IN_PROGRESS, DELETING, FAILED = SubmissionState.IN_PROGRESS, SubmissionState.DEL
 
 
 def stopped(built: JobBuilder) -> JobBuilder:
-    return built.annotation(ANNOTATION_STOPPED, "enough")
+    return built.stopped()
 
 
 def kueue(built: JobBuilder) -> JobBuilder:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.gang.capacity import Capacity, ResourceUse
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
@@ -17,13 +16,14 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
 from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
-from airflow_provider_gangjobs.gang.state.waiting import Evidence
+from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, Stopped, Stopper
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_PROGRESS,
     ANNOTATION_RESTARTS,
-    ANNOTATION_STOPPED,
     LABEL_ATTEMPT,
 )
 from airflow_provider_gangjobs.plugins.locator import GangLocator
@@ -218,11 +218,8 @@ def test_live_pods_with_a_message_come_first() -> None:
 
 
 def test_stopped_gang_shows_the_reason_of_the_stop() -> None:
-    built = (
-        job()
-        .suspended(30)
-        .annotation(ANNOTATION_STOPPED, "DeadlineExceeded.assembling.unschedulable: 4 pods, none placed")
-    )
+    late = stopped_by_deadline(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, "4 pods, none placed")
+    built = job().suspended(30).stopped(late)
 
     view = build_view(WITH_DEADLINES, snapshot_of(built), at(60))
 
@@ -232,23 +229,23 @@ def test_stopped_gang_shows_the_reason_of_the_stop() -> None:
 
 
 def test_gang_past_the_execution_timeout_says_so() -> None:
-    built = job().suspended(30).annotation(ANNOTATION_STOPPED, EXECUTION_TIMEOUT)
+    built = job().suspended(30).stopped(BY_EXECUTION_TIMEOUT)
 
-    assert build_view(LOCATOR, snapshot_of(built), at(60)).summary == "The execution_timeout of the task passed."
+    assert build_view(LOCATOR, snapshot_of(built), at(60)).summary == "The execution_timeout of the task passed"
 
 
 def test_no_rank_is_the_cause_of_a_stop() -> None:
-    note = "DeadlineExceeded.running.ranks: 2/2 ranks"
+    late = stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "2/2 ranks")
     pods = ranks(2, lambda it: it.on("n").failed(143, when=31))
 
-    view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).annotation(ANNOTATION_STOPPED, note), pods), at(60))
+    view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).stopped(late), pods), at(60))
 
     assert {row.tone for row in view.rows} == {Tone.QUIET}
 
 
 def test_gang_that_its_queue_has_given_up_shows_what_to_do() -> None:
-    note = "DeactivatedByQueue: too many re-queuing retries (DeactivatedDueToRequeuingLimitExceeded)"
-    built = job().suspended(30).annotation(ANNOTATION_STOPPED, note)
+    data = {"reason": "DeactivatedDueToRequeuingLimitExceeded"}
+    built = job().suspended(30).stopped(Stopped(Stopper.QUEUE, "too many re-queuing retries", data=data))
 
     view = build_view(LOCATOR, snapshot_of(built), at(60))
 

@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.submission.submission import (
@@ -161,7 +162,7 @@ async def test_record_takes_one_request_and_has_the_times(cluster):
 
 async def test_stop_is_reported_as_the_cause(cluster):
     submission = await submit(cluster)
-    await stop(cluster.client, submission.ref, reason="the operator asked for it")
+    await stop(cluster.client, submission.ref, stopped_by_user("the operator asked for it"))
     record = await found(cluster)
     assert record.error == FailureCause("Stopped", "the operator asked for it")
     assert record.state is SubmissionState.FAILED

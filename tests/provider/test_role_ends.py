@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
 from airflow_provider_gangjobs.tracking.follow import follow
@@ -210,7 +211,7 @@ ENDINGS = {
     "discard": lambda gangs, ref: discard(gangs.client, ref, CLAIM),
     "stop": lambda gangs, ref: gangs.stop(ref, reason="stop"),
     "end live gangs": lambda gangs, ref: end_live_gangs(
-        gangs.client, KEY, CLAIM, namespace=ref.namespace, delete=False, reason="stop", on_ended=lambda ref: None
+        gangs.client, KEY, CLAIM, namespace=ref.namespace, stopped=stopped_by_user("stop"), on_ended=lambda ref: None
     ),
 }
 

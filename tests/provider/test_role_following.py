@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_user
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import find_record
 from airflow_provider_gangjobs.submission.submit import submit
@@ -156,7 +157,7 @@ async def test_gang_that_does_not_fit_together_times_out_and_holds_nothing():
 async def test_stop_ends_all_roles(plane):
     ref = await running(plane)
     following = Follower(plane, ref)
-    assert await GangService(plane.client).stop(ref, reason="Stopped: by hand")
+    assert await GangService(plane.client).stop(ref, reason="by hand")
     event = await following.event()
     assert (event.status, event.reason, event.message) == (Status.FAILED, "Stopped", "The gang was stopped: by hand")
     assert plane.held(ref.name) == []
@@ -166,7 +167,7 @@ async def test_stop_ends_all_roles(plane):
 @in_virtual_time
 async def test_stop_that_only_the_record_has_is_completed_by_the_follower(plane):
     ref = await running(plane)
-    note = {"metadata": {"annotations": {"gangjobs.airflow/stopped": "Stopped: by hand"}}}
+    note = {"metadata": {"annotations": {"gangjobs.airflow/stopped": format_stopped(stopped_by_user("by hand"))}}}
     plane.registry.patch(JOBS, ref.name, NAMESPACE, {**note, "spec": {"activeDeadlineSeconds": 0}}, PatchKind.MERGE)
     assert (await Follower(plane, ref).event()).reason == "Stopped"
     await plane.until(lambda: failures(plane, ref) == {"DeadlineExceeded"}, within_s=60)
@@ -237,8 +238,7 @@ async def test_end_of_live_gangs_ends_all_roles(plane):
         KEY,
         CLAIM,
         namespace=ref.namespace,
-        delete=False,
-        reason="the task ended",
+        stopped=stopped_by_user("the task ended"),
         on_ended=lambda ref: None,
     )
     assert ended == [ref]

@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.ending.submissions import CleanupAction, clean_up
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_INSTALLATION, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -169,7 +170,7 @@ async def test_gang_that_is_stopped_while_it_is_submitted_leaves_no_role_running
             from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 
             (job,) = cluster.live_jobs()
-            assert await stop(cluster.client, read_job(job).ref, reason="stop")
+            assert await stop(cluster.client, read_job(job).ref, stopped_by_user("stop"))
 
         with pytest.raises(SubmissionFailed, match="stopped"):
             await cluster.submit(LEADER_AND_WORKERS, api=InterleavingClient(cluster.client, at, stop_it))

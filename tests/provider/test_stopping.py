@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.ending.kill import stop, stop_live
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stop import end_patch, stop_patch
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, finish_stopped
 from airflow_provider_gangjobs.kube.views import end_condition
@@ -86,7 +87,7 @@ def state(cluster: SubmissionCluster) -> SubmissionState:
 async def test_stopped_gang_fails_although_kueue_suspends_its_job_again(cluster, faster: int):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster)
-    assert await stop(api, ref, reason="stop")
+    assert await stop(api, ref, stopped_by_user("stop"))
     assert api.patches == [STOP, *[DEACTIVATE, START] * (faster + 1)]
     assert (state(cluster), cluster.bench.pods()) == (SubmissionState.FAILED, [])
 
@@ -108,7 +109,7 @@ async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(c
 async def test_stop_gives_up_in_time_and_its_gang_does_not_run(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await stop(api, ref, reason="stop")
+    assert await stop(api, ref, stopped_by_user("stop"))
     assert (api.patches.count(START), cluster.time.now) == (len(PAUSES_S), sum(PAUSES_S))
     assert (state(cluster), cluster.bench.pods()) == (SubmissionState.STOPPED, [])
 
@@ -116,7 +117,7 @@ async def test_stop_gives_up_in_time_and_its_gang_does_not_run(cluster):
 async def test_stop_by_a_process_that_is_killed_waits_less_than_a_second(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await stop_live(api, ref, "ti-1", reason="stop")
+    assert await stop_live(api, ref, "ti-1", stopped_by_user("stop"))
     assert (api.patches.count(START), cluster.time.now) == (len(BRIEF_PAUSES_S), sum(BRIEF_PAUSES_S))
 
 
@@ -130,13 +131,13 @@ ERRORS: dict[str, tuple[list[ClusterError], SubmissionState]] = {
 @pytest.mark.parametrize(("errors", "expected"), ERRORS.values(), ids=ERRORS)
 async def test_stop_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: SubmissionState):
     ref = await submit_queued(cluster)
-    assert await stop(ClusterWithKueue(cluster, 0, list(errors)), ref, reason="stop")
+    assert await stop(ClusterWithKueue(cluster, 0, list(errors)), ref, stopped_by_user("stop"))
     assert state(cluster) is expected
 
 
 async def test_sweep_lets_a_stopped_job_fail_that_stayed_suspended_and_tries_again_after_the_grace(cluster):
     ref = await submit_queued(cluster)
-    change(cluster, ref.name, stop_patch("stop", read_job(cluster.jobs()[0])))
+    change(cluster, ref.name, stop_patch(stopped_by_user("stop"), read_job(cluster.jobs()[0])))
     sweeper = Sweeper(cluster)
     api = ClusterWithKueue(cluster, faster=len(PAUSES_S))
     assert [await sweeper.look(api=api), await sweeper.look(after_s=GRACE_S, api=api)] == [[], []]
@@ -151,7 +152,9 @@ async def test_sweep_lets_a_stopped_job_fail_that_stayed_suspended_and_tries_aga
 @in_virtual_time
 async def test_follower_lets_a_stopped_job_fail_whose_stop_was_interrupted(plane):
     ref = plane.submit(workers=2, suspend=True)
-    plane.registry.patch(JOBS, ref.name, NAMESPACE, stop_patch("stop", read_job(plane.job())), PatchKind.MERGE)
+    plane.registry.patch(
+        JOBS, ref.name, NAMESPACE, stop_patch(stopped_by_user("stop"), read_job(plane.job())), PatchKind.MERGE
+    )
     event = await Follower(plane, ref).event()
     assert (event.status, event.message) == ("failed", "The gang was stopped: stop")
     await plane.until(lambda: read_job(plane.job()).failed_condition is not None, within_s=60)

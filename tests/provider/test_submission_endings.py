@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.ending.delete_gang import deliver, discard
 from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, stop, stop_live
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -35,7 +36,12 @@ async def kill(api: Any, ref: GangRef, claim: str, **options: Any) -> KillResult
 
 async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
     ended = await kills.end_live_gangs(
-        api, KEY, "ti-1", namespace=ref.namespace, delete=delete, reason="x", on_ended=lambda ref: None
+        api,
+        KEY,
+        "ti-1",
+        namespace=ref.namespace,
+        stopped=None if delete else stopped_by_user("x"),
+        on_ended=lambda ref: None,
     )
     return bool(ended)
 
@@ -43,7 +49,7 @@ async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
 ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
     "a kill": ("delete jobs", lambda api, ref: kill(api, ref, "ti-1")),
     "a discard": ("delete jobs", lambda api, ref: discard(api, ref, "ti-1")),
-    "a stop": ("patch jobs", lambda api, ref: stop_live(api, ref, "ti-1", reason="x")),
+    "a stop": ("patch jobs", lambda api, ref: stop_live(api, ref, "ti-1", stopped_by_user("x"))),
     "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
     "the deletion after a delivery": (
         "delete jobs",
@@ -93,7 +99,7 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
 
 async def test_stopped_gang_is_kept_by_a_kill(cluster):
     ref = (await cluster.submit(claim="ti-1")).ref
-    assert await stop(cluster.client, ref, reason="x")
+    assert await stop(cluster.client, ref, stopped_by_user("x"))
 
     assert await kill(cluster.client, ref, "ti-1") is KillResult.ENDED
 

@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.ending.delete_gang import delete_job, deliver
 from airflow_provider_gangjobs.ending.kill import stop
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -55,7 +56,7 @@ async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
     await cluster.submit()
     before = cluster.live_jobs()
     assert await mark_delivered_by(cluster.client, first.ref, "ti-1", at=NOW) is None
-    assert not await stop(cluster.client, first.ref, reason="x")
+    assert not await stop(cluster.client, first.ref, stopped_by_user("x"))
     assert cluster.live_jobs() == before
 
 
@@ -63,7 +64,7 @@ async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
 async def test_stopped_gang_fails_and_never_runs_again(cluster, ran_s):
     first = await cluster.submit()
     cluster.bench.run(ran_s)
-    assert await stop(cluster.client, first.ref, reason="assembling took too long")
+    assert await stop(cluster.client, first.ref, stopped_by_user("assembling took too long"))
     assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.STOPPED
     second = await cluster.submit()
     assert second.attempt == 1
@@ -78,7 +79,7 @@ async def test_marks_on_a_job_that_is_gone_return_false(cluster):
     await delete_job(cluster.client, submission.ref)
     cluster.bench.run()
     assert await mark_delivered_by(cluster.client, submission.ref, "ti-1", at=NOW) is None
-    assert not await stop(cluster.client, submission.ref, reason="x")
+    assert not await stop(cluster.client, submission.ref, stopped_by_user("x"))
 
 
 @pytest.mark.parametrize("fault", [Fault(FaultKind.STATUS, code=500, times=2), Fault(FaultKind.DROP_AFTER)], ids=str)

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.follow import follow
@@ -358,7 +359,7 @@ async def test_gang_that_a_user_stopped_has_failed_and_is_not_waited_for(plane):
     ref = plane.submit(workers=2)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 2)
-    assert await stop(plane.client, ref, reason="not needed any more")
+    assert await stop(plane.client, ref, stopped_by_user("not needed any more"))
     event = await following.event()
     assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Stopped")
     assert "not needed any more" in event.message

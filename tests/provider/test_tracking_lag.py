@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stop import stop_patch
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
@@ -71,7 +72,7 @@ async def test_running_gang_is_not_stopped_because_of_an_old_view(plane):
 async def test_stop_applies_only_to_the_job_with_the_expected_uid():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
-        patch = stop_patch("too long", read_job(plane.job()))
+        patch = stop_patch(stopped_by_user("too long"), read_job(plane.job()))
         assert not await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, "another-uid", patch)
         assert not await patch_uid(plane.client, resources.JOBS, "nobody", ref.namespace, ref.uid, patch)
         assert plane.job()["spec"].get("suspend") in {None, False}
@@ -84,6 +85,6 @@ async def test_stop_that_conflicts_with_another_writer_raises():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
         plane.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=1))
-        patch = stop_patch("too long", read_job(plane.job()))
+        patch = stop_patch(stopped_by_user("too long"), read_job(plane.job()))
         with pytest.raises(Conflict):
             await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, patch)

@@ -173,7 +173,7 @@ async def test_gang_that_never_fits_times_out_and_holds_nothing(
 async def test_stopped_gang_does_not_run_when_quota_is_free(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
         async with waiting_behind(tenant, gangs, HOLDER, gang_spec(queue_name=QUEUE)) as waiting:
-            await gangs.stop(waiting.submission.ref, reason="Enough: a person said so")
+            await gangs.stop(waiting.submission.ref, reason="a person said so")
             event = await waiting.gang.event()
         await gangs.delete(waiting.before.ref)
         third = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "third")
@@ -181,7 +181,7 @@ async def test_stopped_gang_does_not_run_when_quota_is_free(kueue: Kueue, tenant
             assert (await other.event()).status is Status.SUCCEEDED
     assert (event.status, event.reason, event.message) == (
         Status.FAILED,
-        "Enough",
+        "Stopped",
         "The gang was stopped: a person said so",
     )
     assert not any("running" in line for line in waiting.gang.lines)
@@ -203,7 +203,7 @@ async def test_gangs_that_are_stopped_in_their_queue_fail_and_their_time_to_live
         spec = gang_spec(queue_name=QUEUE, cpu="2", ttl_after_finished_s=1)
         waiting = [await submit_gang(gangs, spec, f"run-{number}") for number in range(12)]
         await until(lambda: all(kueue.workload_of(tenant.namespace, gang.ref.uid) for gang in waiting))
-        assert all(await asyncio.gather(*(gangs.stop(gang.ref, reason="Enough: stop") for gang in waiting)))
+        assert all(await asyncio.gather(*(gangs.stop(gang.ref, reason="enough") for gang in waiting)))
         async with asyncio.timeout(TIMEOUT_S):
             while await gangs.client.list(JOBS, tenant.namespace):  # noqa: ASYNC110 - another process deletes them
                 await asyncio.sleep(0.2)
@@ -270,7 +270,7 @@ async def test_gang_that_an_administrator_deactivates_says_so(kueue: Kueue, tena
             await gang.line("running: 3/3")
             deactivate(kueue, tenant, submission)
             await gang.line("is inactive: The workload is deactivated")
-            await gangs.stop(submission.ref, reason="Enough: a person said so")
+            await gangs.stop(submission.ref, reason="a person said so")
             assert (await gang.event()).status is Status.FAILED
     workload = kueue.workload_of(tenant.namespace, submission.ref.uid)
     assert workload is not None

@@ -168,13 +168,13 @@ async def test_roles_that_fit_the_sum_and_not_the_nodes_get_no_pod(kueue: Kueue,
 async def test_gang_that_is_stopped_in_its_queue_never_runs(kueue: Kueue, tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
         async with waiting_behind(tenant, gangs, HOLDER, leader_and_workers(**PREFERRED)) as waiting:
-            await gangs.stop(waiting.submission.ref, reason="Enough: a person said so")
+            await gangs.stop(waiting.submission.ref, reason="a person said so")
             event = await waiting.gang.event()
         await gangs.delete(waiting.before.ref)
         third = await submit_gang(gangs, gang_spec(**PREFERRED), "third")
         async with following(tenant, third) as other:
             assert (await other.event()).status is Status.SUCCEEDED
-    assert (event.status, event.reason) == (Status.FAILED, "Enough")
+    assert (event.status, event.reason) == (Status.FAILED, "Stopped")
     await until(lambda: end_of(tenant, waiting.submission) == ["Failed"])
     assert job_sets_of(tenant) == []
     assert {pod["metadata"]["labels"]["job-name"] for pod in pods_of(tenant)} == {third.ref.name}
@@ -185,10 +185,10 @@ async def test_gang_that_is_stopped_while_it_runs_ends_and_frees_its_quota(
 ) -> None:
     async with GangService.connect(tenant.config) as gangs:
         async with running_gang(tenant, gangs) as (submission, gang):
-            await gangs.stop(submission.ref, reason="Enough: a person said so")
+            await gangs.stop(submission.ref, reason="a person said so")
             event = await gang.event()
         assert len(await gangs.outcomes(submission.ref)) == 3
-    assert (event.status, event.reason) == (Status.FAILED, "Enough")
+    assert (event.status, event.reason) == (Status.FAILED, "Stopped")
     await until(lambda: kueue.used_cpu(queue) == "0")
     await until(lambda: end_of(tenant, submission) == ["Failed"])
 

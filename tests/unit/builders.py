@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, format_stopped, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, view
-from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
 
 CREATED = datetime(2026, 8, 1, 12, 0, 0, tzinfo=UTC)
 REF = GangRef(namespace="team", name="train-0", uid="job-uid")
@@ -70,6 +71,9 @@ class JobBuilder:
     def annotation(self, key: str, value: str) -> Self:
         self.obj["metadata"].setdefault("annotations", {})[key] = value
         return self
+
+    def stopped(self, by: Stopped | None = None) -> Self:
+        return self.annotation(ANNOTATION_STOPPED, format_stopped(by or stopped_by_user("by hand")))
 
     def spec(self, **fields: Any) -> Self:
         self.obj["spec"] |= fields

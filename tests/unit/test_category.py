@@ -16,13 +16,17 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose, diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, diagnose_timeout, diagnose_wait
+from airflow_provider_gangjobs.gang.state.diagnosis import (
+    diagnose_stop,
+    diagnose_timeout,
+    diagnose_wait,
+    stopped_by_deadline,
+)
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
-from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, find_category
-from airflow_provider_gangjobs.gang.state.stop import CLEANUP_STOP_REASON, DeadlineStop
-from airflow_provider_gangjobs.gang.state.stored_gang import split_stop_note
-from airflow_provider_gangjobs.gang.state.waiting import STOPPED_TEXT, Evidence, Wait, WaitCause
+from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, find_category, stopped_by_queue
+from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_EXECUTION_TIMEOUT, Stopped, stopped_by_user
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, Wait, WaitCause
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, job, ranks
@@ -107,10 +111,10 @@ def test_refusal_of_the_queue_has_the_same_category_in_the_workload_its_event_an
     seen = workload(condition("QuotaReserved", "False", reason, f"{ASSIGN}{message}"))
     event = view(EventView, {"type": "Warning", "reason": reason, "message": f"{ASSIGN}{message}"})
     wait = explain_suspension(QUEUED, Evidence(queue_workload=seen))
-    note = str(DeadlineStop(Phase.QUEUED, wait.cause, f"queued: {wait.text}"))
+    stopped = stopped_by_deadline(Phase.QUEUED, wait.cause, f"queued: {wait.text}")
     assert waits_for(seen) is category
     assert waits_for(None, event) is category
-    assert diagnose_stop(*split_stop_note(note)).category is category
+    assert diagnose_stop(stopped).category is category
 
 
 @pytest.mark.parametrize(
@@ -296,23 +300,30 @@ def test_end_without_outcomes_has_a_category(verdict, category):
     assert diagnose_end(verdict, ()).category is category
 
 
-STOPS = {
-    "Stopped: a person said so": Category.HALTED,
-    "enough of it": Category.HALTED,
-    CLEANUP_STOP_REASON: Category.SUBMISSION_INCOMPLETE,
-    "DeactivatedByQueue: x (DeactivatedDueToRequeuingLimitExceeded)": Category.QUEUE_DEACTIVATED,
-    "DeactivatedByQueue: x (DeactivatedDueToMaximumExecutionTimeExceeded)": Category.DEADLINE_EXCEEDED,
-    "DeactivatedByQueue: x (DeactivatedDueToAdmissionCheck)": Category.ADMISSION_CHECK,
-    "DeadlineExceeded.assembling.image: assembling: 2 pods. ErrImagePull": Category.IMAGE_PULL_FAILED,
-    "DeadlineExceeded.running.ranks: running: 2/2 ranks": Category.DEADLINE_EXCEEDED,
-    "DeadlineExceeded.assembling.queue: queued: Waits for admission": Category.PODS_READY_TIMEOUT,
-}
+def given_up(reason: str) -> Stopped:
+    evicted = condition("Evicted", "True", f"DeactivatedDueTo{reason}", "why")
+    stopped = stopped_by_queue(workload(evicted, active=False))
+    assert stopped is not None
+    return stopped
 
 
-@pytest.mark.parametrize(("note", "category"), STOPS.items())
-def test_stopped_gang_has_the_category_of_its_note(note, category):
-    assert diagnose_stop(*split_stop_note(note)).category is category
-    assert diagnose_wait(Wait(WaitCause.STOPPED, f"{STOPPED_TEXT}{note}")).category is category
+STOPS = [
+    (stopped_by_user("enough of it: done by hand"), Category.HALTED),
+    (BY_CLEANUP, Category.SUBMISSION_INCOMPLETE),
+    (BY_EXECUTION_TIMEOUT, Category.DEADLINE_EXCEEDED),
+    (given_up("RequeuingLimitExceeded"), Category.QUEUE_DEACTIVATED),
+    (given_up("MaximumExecutionTimeExceeded"), Category.DEADLINE_EXCEEDED),
+    (given_up("AdmissionCheck"), Category.ADMISSION_CHECK),
+    (stopped_by_deadline(Phase.ASSEMBLING, WaitCause.IMAGE, "2 pods. ErrImagePull"), Category.IMAGE_PULL_FAILED),
+    (stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "running: 2/2 ranks"), Category.DEADLINE_EXCEEDED),
+    (stopped_by_deadline(Phase.ASSEMBLING, WaitCause.QUEUE, "queued: Waits"), Category.PODS_READY_TIMEOUT),
+]
+
+
+@pytest.mark.parametrize(("stopped", "category"), STOPS, ids=lambda value: getattr(value, "code", str(value)))
+def test_stopped_gang_has_the_category_of_its_mark(stopped, category):
+    assert diagnose_stop(stopped).category is category
+    assert diagnose_wait(explain_suspension(job().stopped(stopped).read())).category is category
 
 
 TEXTS = st.text() | st.lists(
@@ -344,7 +355,7 @@ def test_every_category_is_documented_and_found_by_a_rule():
         *(category for _, category in WAITS.values()),
         *CODES.values(),
         *(category for _, category in ENDS.values()),
-        *STOPS.values(),
+        *(category for _, category in STOPS),
         *map(find_category, ("again later (Preempted: x)", "again later (FlavorMigration: x)", "has stopped the gang")),
         Category.POD_GROUP_ERROR,
     }

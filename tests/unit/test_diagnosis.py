@@ -8,6 +8,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Diagnosis
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, diagnose_timeout
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper, stopped_by_user
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from tests.unit.builders import at, pod
 
@@ -241,24 +242,22 @@ def test_remedy_of_a_wait_fits_what_the_message_names(cause, message, remedy):
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "remedy"),
+    ("reason", "remedy"),
     [
-        ("DeactivatedByQueue", "retries (DeactivatedDueToRequeuingLimitExceeded). Kueue", "Ask for fewer workers"),
-        ("DeactivatedByQueue", "exceeded (DeactivatedDueToMaximumExecutionTimeExceeded)", "Raise the label"),
-        (
-            "DeactivatedByQueue",
-            "rejected (DeactivatedDueToAdmissionCheck)",
-            "Ask the administrator of the queue why an",
-        ),
-        ("DeactivatedByQueue", "something new", "Ask the administrator of the queue why Kueue"),
-        ("Enough", "a person said so", ""),
+        ("DeactivatedDueToRequeuingLimitExceeded", "Ask for fewer workers"),
+        ("DeactivatedDueToMaximumExecutionTimeExceeded", "Raise the label"),
+        ("DeactivatedDueToAdmissionCheck", "Ask the administrator of the queue why an"),
+        ("DeactivatedDueToSomethingNew", "Ask the administrator of the queue why Kueue"),
     ],
 )
-def test_remedy_of_a_gang_that_was_stopped_fits_the_reason(reason, message, remedy):
-    found = diagnose_stop(reason, message)
-    assert (found.code, found.summary) == (reason, f"The gang was stopped: {message}")
+def test_remedy_of_a_gang_that_its_queue_has_given_up_fits_the_reason(reason, remedy):
+    found = diagnose_stop(Stopped(Stopper.QUEUE, "why", data={"reason": reason}))
     assert found.remedy.startswith(remedy)
-    assert bool(found.remedy) is bool(remedy)
+
+
+def test_gang_that_a_user_has_stopped_has_the_reason_and_no_remedy():
+    found = diagnose_stop(stopped_by_user("a person said so"))
+    assert (found.code, found.summary, found.remedy) == ("Stopped", "The gang was stopped: a person said so", "")
 
 
 def test_gang_that_used_up_its_time_is_not_told_to_wait_longer_in_its_queue():

@@ -14,9 +14,9 @@ from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, ListedJob
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_ROLES,
-    ANNOTATION_STOPPED,
     ANNOTATION_SUBMISSION_ID,
     ANNOTATION_TASK,
     ANNOTATION_TTL,
@@ -54,7 +54,7 @@ STATES: dict[str, tuple[JobBuilder, dict[str, Any]]] = {
         {"has_failed": True, "reason": "BackoffLimitExceeded: why"},
     ),
     "stopped": (
-        of_task().suspended().annotation(ANNOTATION_STOPPED, "ana has cancelled it"),
+        of_task().suspended().stopped(stopped_by_user("ana has cancelled it")),
         {"has_failed": True, "reason": "Stopped: ana has cancelled it"},
     ),
     "mapped": (of_task(map_index=7), {"task": "train[7]", "dag_id": "etl", "run_id": "run"}),

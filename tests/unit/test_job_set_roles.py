@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.gang.roles import (
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge, phase_of
+from airflow_provider_gangjobs.gang.state.stopped import BY_SUCCESS, Stopped, format_stopped, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
 
@@ -139,14 +140,14 @@ CONDITIONS = {
     "failed": ("Failed", "BackoffLimitExceeded"),
     "limited": ("Failed", "DeadlineExceeded"),
 }
+BY_USER = stopped_by_user("enough")
 UIDS = {"leader": "uid-leader", "worker": "uid-worker"}
 
 
 def stored_main_job(
     state: str = "runs",
     *,
-    stopped: str | None = None,
-    main_containers: str | None = None,
+    stopped: Stopped | None = None,
     noted: bool = True,
     **spec: Any,
 ) -> dict[str, Any]:
@@ -158,9 +159,7 @@ def stored_main_job(
     if noted:
         annotations |= {"gangjobs.airflow/queued": "true", "gangjobs.airflow/role-jobs": format_role_jobs(UIDS)}
     if stopped is not None:
-        annotations["gangjobs.airflow/stopped"] = stopped
-    if main_containers is not None:
-        annotations["gangjobs.airflow/main-containers"] = main_containers
+        annotations["gangjobs.airflow/stopped"] = format_stopped(stopped)
     metadata = {"name": "g", "namespace": "ns", "uid": "record", "generation": 2, "annotations": annotations}
     metadata["labels"] = {"gangjobs.airflow/gang": "g", "gangjobs.airflow/task": "digest"}
     status: dict[str, Any] = {"startTime": "2026-01-01T00:00:00Z", **conditions(state, T2)}
@@ -299,28 +298,27 @@ def test_record_alone_never_says_that_the_gang_has_ended(state: str) -> None:
 
 def test_gang_whose_main_containers_have_succeeded_ends_when_its_job_set_is_gone() -> None:
     """The main Job has the mark, and fails by its deadline; the follower deletes the JobSet."""
-    running = gang_of("runs", "complete", main_containers="succeeded")
+    running = gang_of("runs", "complete", stopped=BY_SUCCESS)
     assert (phase_of(running), must_delete_job_set(running)) == ("finishing", True)
     deleting = read_gang(
-        stored_main_job("failed", main_containers="succeeded"), [role_job("leader", "runs", deletionTimestamp=T1)]
+        stored_main_job("failed", stopped=BY_SUCCESS), [role_job("leader", "runs", deletionTimestamp=T1)]
     )
     assert (phase_of(deleting), must_delete_job_set(deleting)) == ("finishing", False)
-    gone = gang_of(None, None, state="failed", main_containers="succeeded")
+    gone = gang_of(None, None, state="failed", stopped=BY_SUCCESS)
     verdict = judge(gone, REF)
     assert verdict is not None
     assert (verdict.kind, verdict.completed_indexes, gone.status.succeeded) == (VerdictKind.SUCCEEDED, "0-3", 4)
 
 
 def test_gang_that_was_stopped_in_its_queue_has_failed_when_its_job_set_is_gone() -> None:
-    note = "Enough: stop"
-    assert must_delete_job_set(gang_of("waits", "waits", stopped=note))
-    assert judge(gang_of("waits", "waits", state="limited", stopped=note), REF) is None
-    gone = gang_of(None, None, state="limited", stopped=note)
+    assert must_delete_job_set(gang_of("waits", "waits", stopped=BY_USER))
+    assert judge(gang_of("waits", "waits", state="limited", stopped=BY_USER), REF) is None
+    gone = gang_of(None, None, state="limited", stopped=BY_USER)
     assert (gone.failed_by_stop, phase_of(gone)) == (True, "failed")
 
 
 def test_gang_that_was_stopped_after_its_success_has_succeeded() -> None:
-    gang = gang_of("complete", "complete", stopped="Enough: stop", state="limited")
+    gang = gang_of("complete", "complete", stopped=BY_USER, state="limited")
     assert (phase_of(gang), gang.is_end_caused_by_stop) == ("succeeded", False)
 
 
@@ -333,7 +331,7 @@ KEPT = [("runs", "runs"), ("complete", "runs"), ("runs", "failed"), (None, "fail
 
 @pytest.mark.parametrize("states", KEPT, ids=lambda states: " ".join(map(str, states)))
 def test_job_set_is_kept_if_the_end_of_one_job_ends_the_others(states: tuple[str | None, str | None]) -> None:
-    assert not must_delete_job_set(gang_of(*states, stopped="Enough: stop"))
+    assert not must_delete_job_set(gang_of(*states, stopped=BY_USER))
 
 
 def test_jobs_of_a_job_set_that_lacks_a_job_end_with_their_job_set() -> None:
@@ -358,10 +356,10 @@ def test_record_ends_as_the_gang_and_its_time_to_live_begins(
 
 
 @pytest.mark.parametrize(
-    ("leader", "worker", "stopped"), list(product([*CONDITIONS, None], [*CONDITIONS, None], [None, "Enough: stop"]))
+    ("leader", "worker", "stopped"), list(product([*CONDITIONS, None], [*CONDITIONS, None], [None, BY_USER]))
 )
 def test_gang_succeeds_only_if_both_jobs_are_complete_and_every_other_end_needs_no_job_that_runs(
-    leader: str | None, worker: str | None, stopped: str | None
+    leader: str | None, worker: str | None, stopped: Stopped | None
 ) -> None:
     gang = gang_of(leader, worker, stopped=stopped, state="runs" if stopped is None else "limited")
     verdict = judge(gang, REF)

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
     "delivered, without a time to live": (gang().complete(9).annotation(*DELIVERED), {}, LeakKind.KEPT_FOR_EVER),
     "dropped": (gang().complete(9).label(well_known.LABEL_DROPPED, "true"), {}, LeakKind.KEPT_FOR_EVER),
     "stopped, and its pods end": (
-        gang().suspended(5).annotation(well_known.ANNOTATION_STOPPED, "Stopped: x"),
+        gang().suspended(5).stopped(),
         {},
         None,
     ),

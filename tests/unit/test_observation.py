@@ -3,6 +3,7 @@
 import pytest
 
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline, next_limit
+from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
@@ -14,7 +15,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     summarize_scheduler_message,
 )
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -153,13 +154,13 @@ def test_counts_are_of_ranks():
 
 
 def test_pods_that_were_deleted_unplaced_by_a_stop_have_not_started():
-    stopped = job().resumed(3).annotation(ANNOTATION_STOPPED, "DeadlineExceeded.assembling.unschedulable: no room")
+    stopped = job().resumed(3).stopped(stopped_by_deadline(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, "no room"))
     counts = _observe(stopped.counts(failed=4).failed(60, "DeadlineExceeded")).counts
     assert (counts.placed, counts.started, counts.failed) == (0, 0, 4)
 
 
 def test_ranks_that_a_stop_ended_while_they_ran_have_started():
-    stopped = job().resumed(3).annotation(ANNOTATION_STOPPED, "DeadlineExceeded.running.ranks: running: 4/4 ranks")
+    stopped = job().resumed(3).stopped(stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "running: 4/4 ranks"))
     assert _observe(stopped.counts(failed=4).failed(60, "DeadlineExceeded")).counts.started == 4
 
 
@@ -235,7 +236,7 @@ WAITS = {
         "Waits for admission by Kueue queue gpu",
     ),
     "stopped": (
-        job().suspended().annotation(ANNOTATION_STOPPED, "by hand"),
+        job().suspended().stopped(),
         (),
         None,
         WaitCause.STOPPED,

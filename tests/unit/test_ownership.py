@@ -57,7 +57,7 @@ def outliving(made: JobBuilder) -> JobBuilder:
 
 
 def stopped(made: JobBuilder) -> JobBuilder:
-    return made.suspended(9).annotation(well_known.ANNOTATION_STOPPED, "Stopped: by hand")
+    return made.suspended(9).stopped()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     evicted_at,
     explain_queue,
-    give_up_note,
     has_queue_decision,
+    stopped_by_queue,
 )
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
@@ -234,14 +234,14 @@ NOTES = {
     "given up": (
         workload(LIMIT, active=False),
         (
-            "DeactivatedByQueue: The workload is deactivated due to exceeding the maximum number of re-queuing retries "
+            "The workload is deactivated due to exceeding the maximum number of re-queuing retries "
             "(DeactivatedDueToRequeuingLimitExceeded)"
         ),
     ),
     "given up because of its pods": (
         workload(LIMIT, active=False, stops={"WaitForStart": 3}),
         (
-            "DeactivatedByQueue: The workload is deactivated due to exceeding the maximum number of re-queuing retries "
+            "The workload is deactivated due to exceeding the maximum number of re-queuing retries "
             "(DeactivatedDueToRequeuingLimitExceeded). Kueue has stopped the gang 3 times before all pods were "
             "ready (waitForPodsReady)"
         ),
@@ -251,13 +251,16 @@ NOTES = {
 
 @pytest.mark.parametrize(("seen", "note"), NOTES.values(), ids=NOTES)
 def test_only_kueue_itself_gives_a_gang_up(seen: KueueWorkloadView | None, note: str | None) -> None:
-    assert give_up_note(seen) == note
+    stopped = stopped_by_queue(seen)
+    assert (stopped and stopped.text) == note
 
 
 def test_note_of_a_gang_that_kueue_gives_up_has_its_last_line_while_it_assembled() -> None:
-    note = give_up_note(workload(LIMIT, active=False), "assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
+    note = stopped_by_queue(
+        workload(LIMIT, active=False), "assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes"
+    )
     assert note is not None
-    assert note.endswith(". Before, the gang was assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
+    assert note.text.endswith(". Before, the gang was assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
 
 
 def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:

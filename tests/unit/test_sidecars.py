@@ -17,10 +17,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.gang.state.stop import DeadlineStop
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_MAIN_CONTAINERS, ANNOTATION_STOPPED
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, Stopped
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:
@@ -82,7 +79,7 @@ ENDS: dict[str, tuple[JobBuilder, list[PodBuilder], JobRules, tuple[str, float] 
 def test_gang_ends_by_its_main_containers(built, pods, of_jobs, end):
     views = [one.view() for one in pods]
     found = decide_end(built.read(), views, of_jobs)
-    assert (found and (found.end.value, found.due)) == (end and (end[0], at(end[1]) + SIDECAR_GRACE))
+    assert (found and (found.has_succeeded, found.due)) == (end and (end[0] == "succeeded", at(end[1]) + SIDECAR_GRACE))
     assert end_due(built.read(), PodIndex(REF, views), of_jobs) == (found and found.due)
 
 
@@ -93,8 +90,8 @@ def test_gang_ends_by_its_main_containers(built, pods, of_jobs, end):
         job(1).resumed(3).decided("FailureTarget", 50),
         job(1).resumed(3).complete(50),
         job(1).resumed(3).deleted(50),
-        job(1).resumed(3).annotation(ANNOTATION_STOPPED, "by a user"),
-        job(1).resumed(3).annotation(ANNOTATION_MAIN_CONTAINERS, "succeeded"),
+        job(1).resumed(3).stopped(),
+        job(1).resumed(3).stopped(BY_SUCCESS),
         job(1),
     ],
     ids=["suspended", "going to fail", "complete", "being deleted", "stopped", "marked", "not started"],
@@ -104,14 +101,14 @@ def test_only_a_running_job_is_ended(decided):
     assert not may_end_by_main(decided.read())
 
 
-def marked(end: str) -> JobBuilder:
-    return job(2).resumed(3).annotation(ANNOTATION_MAIN_CONTAINERS, end)
+def marked(end: Stopped) -> JobBuilder:
+    return job(2).resumed(3).stopped(end)
 
 
 def test_success_of_the_main_containers_is_announced_until_the_job_has_failed():
-    running = marked("succeeded").read()
+    running = marked(BY_SUCCESS).read()
     assert (phase_of(running), judge(running, REF), running.is_over) == (Phase.FINISHING, None, False)
-    failed = marked("succeeded").counts(failed=2).failed(80, "DeadlineExceeded").read()
+    failed = marked(BY_SUCCESS).counts(failed=2).failed(80, "DeadlineExceeded").read()
     verdict = judge(failed, REF)
     assert verdict is not None
     assert (verdict.kind, verdict.completed_indexes, verdict.at) == (VerdictKind.SUCCEEDED, "0-1", at(80))
@@ -119,24 +116,10 @@ def test_success_of_the_main_containers_is_announced_until_the_job_has_failed():
 
 
 def test_failure_of_a_main_container_is_no_failure_by_a_deadline():
-    assert phase_of(marked("failed").read()) is Phase.FINISHING
-    verdict = judge(marked("failed").counts(failed=2).failed(80, "DeadlineExceeded").read(), REF)
+    assert phase_of(marked(BY_FAILURE).read()) is Phase.FINISHING
+    verdict = judge(marked(BY_FAILURE).counts(failed=2).failed(80, "DeadlineExceeded").read(), REF)
     assert verdict is not None
     assert (verdict.kind, verdict.reason) == (VerdictKind.FAILED, "MainContainerFailed")
-
-
-def test_no_later_stop_changes_the_marked_end():
-    note = str(DeadlineStop(Phase.RUNNING, WaitCause.RANKS, "running: 2/2 ranks"))
-    stopped = marked("succeeded").annotation(ANNOTATION_STOPPED, note)
-    assert not stopped.read().is_end_caused_by_stop
-    verdict = judge(stopped.failed(80, "DeadlineExceeded").read(), REF)
-    assert verdict is not None
-    assert verdict.kind is VerdictKind.SUCCEEDED
-
-
-def test_unknown_mark_changes_nothing():
-    built = marked("of a later version").failed(80)
-    assert read_job(built.obj).view == built.view()
 
 
 OUTCOMES = {

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
@@ -121,7 +121,7 @@ async def test_gang_that_cannot_be_admitted_costs_no_read_of_the_positions(kueue
 
 @pytest.mark.parametrize(
     "gang",
-    [job().suspended(0), queued().annotation(ANNOTATION_STOPPED, "Enough: stop"), job().started(1)],
+    [job().suspended(0), queued().stopped(), job().started(1)],
     ids=["kept suspended", "stopped", "without a queue"],
 )
 @in_virtual_time

@@ -6,25 +6,77 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.phase import (
     REASON_DELETED,
     REASON_DELETED_ON_PURPOSE,
     REASON_REPLACED,
+    Phase,
     VerdictKind,
 )
 from airflow_provider_gangjobs.gang.state.stop import (
-    DELETION_MARK,
     FinishStep,
     finish_patch,
     judge_stopped,
     next_finish_step,
+    stop_patch,
 )
+from airflow_provider_gangjobs.gang.state.stopped import (
+    BY_CLEANUP,
+    BY_DELETION,
+    BY_SUCCESS,
+    Stopped,
+    Stopper,
+    format_stopped,
+    parse_stopped,
+    stopped_by_user,
+)
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, job
 
 
 def stopped(made: JobBuilder) -> JobBuilder:
-    return made.annotation(well_known.ANNOTATION_STOPPED, "Stopped: by hand")
+    return made.stopped()
+
+
+MARKS: dict[str, Stopped] = {
+    "a user": stopped_by_user("not needed: done by hand"),
+    "a deadline": stopped_by_deadline(Phase.ASSEMBLING, WaitCause.IMAGE, 'ErrImagePull of image "x:1" at rank 0'),
+    "the cleanup": BY_CLEANUP,
+    "the main containers": BY_SUCCESS,
+}
+
+
+@pytest.mark.parametrize("mark", MARKS.values(), ids=MARKS)
+def test_mark_on_the_job_says_who_has_stopped_the_gang(mark: Stopped) -> None:
+    assert parse_stopped(format_stopped(mark)) == mark
+
+
+UNREADABLE = {
+    "no JSON": ("by hand", "cannot be read"),
+    "JSON that is no mark": ("[]", "cannot be read"),
+    "a mark without a version": ('{"by": "user"}', "cannot be read"),
+    "a later version": ('{"version": 2, "by": "user"}', "version 2"),
+    "somebody unknown": ('{"version": 1, "by": "nobody"}', "cannot be read"),
+    "nested too deeply": ("[" * 100_000, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("value", "says"), UNREADABLE.values(), ids=UNREADABLE)
+def test_gang_with_a_mark_that_cannot_be_read_is_stopped_and_says_so(value: str, says: str) -> None:
+    gang = job().annotation(well_known.ANNOTATION_STOPPED, value).read()
+    assert gang.is_stopped
+    assert gang.stopped is not None
+    assert (gang.stopped.by, says in gang.stopped.text) == (Stopper.UNKNOWN, True)
+
+
+def test_first_mark_of_a_stop_stays() -> None:
+    first = job().started(1).read()
+    second = job().started(1).stopped(BY_SUCCESS).read()
+    ended = {"activeDeadlineSeconds": 0}
+    assert stop_patch(BY_CLEANUP, first)["metadata"]["annotations"].keys() == {well_known.ANNOTATION_STOPPED}
+    assert stop_patch(BY_CLEANUP, second) == {"spec": ended}
 
 
 STEPS: dict[str, tuple[JobBuilder, FinishStep]] = {
@@ -65,12 +117,11 @@ def test_stopped_job_is_started_unless_its_queue_may_start_it(
 
 
 def to_be_deleted(made: JobBuilder) -> JobBuilder:
-    by_whom = made.annotation(well_known.ANNOTATION_DELETED_BY, "gangjobs doctor")
-    return by_whom.annotation(well_known.ANNOTATION_STOPPED, DELETION_MARK[well_known.ANNOTATION_STOPPED])
+    return made.annotation(well_known.ANNOTATION_DELETED_BY, "gangjobs doctor").stopped(BY_DELETION)
 
 
 def timed_out(made: JobBuilder) -> JobBuilder:
-    return to_be_deleted(made).annotation(well_known.ANNOTATION_STOPPED, "DeadlineExceeded.queued.queue: too late")
+    return to_be_deleted(made).stopped(stopped_by_deadline(Phase.QUEUED, WaitCause.QUEUE, "too late"))
 
 
 STOP: None = None

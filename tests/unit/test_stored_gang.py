@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_STOPPED, StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.views import JobView
 from tests.unit.builders import JobBuilder, at, job
@@ -122,27 +122,15 @@ def test_who_starts_the_job_and_whether_it_ever_ran(built: JobBuilder, by_others
     assert (read.is_started_by_others, read.never_ran) == (by_others, never_ran)
 
 
-STOPS = {
-    "by a user": ("enough", (REASON_STOPPED, "enough")),
-    "by a deadline": ("DeadlineExceeded.running.ranks: 8 s", ("DeadlineExceeded.running.ranks", "8 s")),
-    "a sentence with a colon": ("not needed: done by hand", (REASON_STOPPED, "not needed: done by hand")),
-}
-
-
-@pytest.mark.parametrize(("note", "cause"), STOPS.values(), ids=STOPS)
-def test_cause_of_a_stop_is_its_reason_and_message(note: str, cause: tuple[str, str]) -> None:
-    assert job().annotation(well_known.ANNOTATION_STOPPED, note).read().stop_cause == cause
-
-
 ENDS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
     "it runs": (job().started(3), (False, False)),
-    "it was stopped": (job().annotation(well_known.ANNOTATION_STOPPED, "x"), (False, True)),
+    "it was stopped": (job().stopped(), (False, True)),
     "it is about to fail by itself": (
-        job().decided("FailureTarget", 9).annotation(well_known.ANNOTATION_STOPPED, "x"),
+        job().decided("FailureTarget", 9).stopped(),
         (False, False),
     ),
-    "it failed": (job().failed(9).annotation(well_known.ANNOTATION_STOPPED, "x"), (True, False)),
-    "it completed": (job().complete(9).annotation(well_known.ANNOTATION_STOPPED, "x"), (True, False)),
+    "it failed": (job().failed(9).stopped(), (True, False)),
+    "it completed": (job().complete(9).stopped(), (True, False)),
 }
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_error, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.submission import FailureCause, record_of
@@ -25,7 +27,7 @@ def ended(kind: str, **more: Any) -> dict[str, Any]:
 
 
 IN_PROGRESS, SUCCEEDED, FAILED = SubmissionState.IN_PROGRESS, SubmissionState.SUCCEEDED, SubmissionState.FAILED
-STOPPED = {"annotations": {ANNOTATION_STOPPED: "enough"}}
+STOPPED = {"annotations": {ANNOTATION_STOPPED: format_stopped(stopped_by_user("enough"))}}
 CASES = {
     "just created": (job(suspend=True), Phase.SUBMITTED, IN_PROGRESS),
     "let run, not looked at": (job(), Phase.SUBMITTED, IN_PROGRESS),
@@ -63,12 +65,8 @@ CAUSES = {
     ),
     "stopped by a user": (job(**STOPPED), FailureCause("Stopped", "enough")),
     "stopped by an error": (
-        job(annotations={ANNOTATION_STOPPED: "SubmissionFailed: create PodGroup: 403"}),
-        FailureCause("SubmissionFailed", "create PodGroup: 403"),
-    ),
-    "a sentence with a colon": (
-        job(annotations={ANNOTATION_STOPPED: "not needed: done by hand"}),
-        FailureCause("Stopped", "not needed: done by hand"),
+        job(annotations={ANNOTATION_STOPPED: format_stopped(stopped_by_error(JobDeleted("g", "x", "It is gone")))}),
+        FailureCause("JobDeleted", str(JobDeleted("g", "x", "It is gone"))),
     ),
     "nothing wrong": (job(status=STARTED), None),
 }

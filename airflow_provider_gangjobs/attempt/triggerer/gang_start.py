@@ -269,8 +269,7 @@ class GangStart:
             gangs.key,
             gangs.claim,
             namespace=gangs.namespace or service.namespace,
-            delete=True,
-            reason=why,
+            stopped=None,
             on_ended=lambda ref: self.log.info("Gang %s is deleted: %s", ref, why),
         )
 

@@ -37,7 +37,6 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, learn_secrets, log_failure, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
-from airflow_provider_gangjobs.attempt.deferral import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.attempt.metrics import count_diagnosis, forget_progress, note_progress
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, SUMMARY_S, LogStreaming
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
@@ -49,6 +48,7 @@ from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
 from airflow_provider_gangjobs.gang.state.diagnosis import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.jobs.gang_secrets import hide
 from airflow_provider_gangjobs.parameters.checks import load_callback
 from airflow_provider_gangjobs.service.gangs import follow, run
@@ -421,7 +421,7 @@ class _GangWait:
                 config = await self._read_config()
                 async with shared_service(config) as gangs:
                     ref, claim = self._args.ref, self._args.claim
-                    if not await stop_live(gangs.client, ref, claim, reason=EXECUTION_TIMEOUT):
+                    if not await stop_live(gangs.client, ref, claim, BY_EXECUTION_TIMEOUT):
                         return event
             self._log.info("Gang %s is stopped: the execution_timeout of its task has passed", self._args.ref)
             async with asyncio.timeout(HARVEST_WITHIN_S):

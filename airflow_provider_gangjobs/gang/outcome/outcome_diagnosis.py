@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_verdict
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.phase import VerdictKind
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import pluralize
 

@@ -1,7 +1,7 @@
-"""Diagnosis of a gang by its state: by what it waits for, by the note of a stop, or by the verdict on its Job. Pure.
+"""Diagnosis of a gang by its state: by what it waits for, by the mark of a stop, or by the verdict on its Job. Pure.
 
 One table maps a cause of waiting and a text in its sentence to a category and a remedy. The first text that the
-sentence has decides, and the last one of each cause is empty. The note on a stopped Job keeps cause and sentence, so a
+sentence has decides, and the last one of each cause is empty. The mark on a stopped Job keeps cause and sentence, so a
 triggerer that restarts makes the same diagnosis.
 """
 
@@ -20,10 +20,9 @@ from airflow_provider_gangjobs.gang.state.phase import (
     Phase,
     VerdictKind,
 )
-from airflow_provider_gangjobs.gang.state.queue_wait import REASON_GIVEN_UP, find_category
-from airflow_provider_gangjobs.gang.state.stop import CLEANUP_STOP_REASON, parse_deadline_stop
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, split_stop_note
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, POD_GROUP_ERRORS, STOPPED_TEXT, WaitCause
+from airflow_provider_gangjobs.gang.state.queue_wait import find_category
+from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE, Stopped, Stopper
+from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, POD_GROUP_ERRORS, WaitCause, parse_image
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -155,15 +154,12 @@ _RAISE_EXECUTION_TIME: Final = (
 )
 _ASK_ABOUT_CHECK: Final = "Ask the administrator of the queue why an AdmissionCheck has rejected the gang."
 _ASK_ABOUT_QUEUE: Final = "Ask the administrator of the queue why Kueue does not let the gang run any more."
-_STOPS: Final = (
-    (f"{REASON_GIVEN_UP} RequeuingLimitExceeded", Category.QUEUE_DEACTIVATED, _FIT_REQUEUING),
-    (f"{REASON_GIVEN_UP} MaximumExecutionTimeExceeded", Category.DEADLINE_EXCEEDED, _RAISE_EXECUTION_TIME),
-    (f"{REASON_GIVEN_UP} AdmissionCheck", Category.ADMISSION_CHECK, _ASK_ABOUT_CHECK),
-    (REASON_GIVEN_UP, Category.QUEUE_DEACTIVATED, _ASK_ABOUT_QUEUE),
-    (CLEANUP_STOP_REASON.partition(":")[0], Category.SUBMISSION_INCOMPLETE, ""),
-    ("", Category.HALTED, ""),
-)
-"""Rows of the reason of a stop with a word of its message, a category, and what to do."""
+_GIVEN_UP_REMEDIES: Final = {
+    "DeactivatedDueToRequeuingLimitExceeded": _FIT_REQUEUING,
+    "DeactivatedDueToMaximumExecutionTimeExceeded": _RAISE_EXECUTION_TIME,
+    "DeactivatedDueToAdmissionCheck": _ASK_ABOUT_CHECK,
+}
+"""By the reason for which Kueue has given a gang up."""
 
 
 _FIND_DELETION: Final = "Find out who deleted the Job{}: a user, a TTL, or a clean-up of the namespace."
@@ -203,9 +199,8 @@ def diagnose_wait(wait: Wait, *, since: datetime | None = None) -> Diagnosis:
 
     :param since: When the phase began.
     """
-    stopped = wait.text.removeprefix(STOPPED_TEXT) if wait.cause is WaitCause.STOPPED else ""
-    if stopped:
-        return diagnose_stop(*split_stop_note(stopped), since=since)
+    if wait.stopped is not None:
+        return diagnose_stop(wait.stopped, since=since)
     category, remedy = _find(wait.cause, wait.text)
     remedy = "" if category in UNEVENTFUL else remedy
     return Diagnosis(category, wait.text or category.meaning, remedy, wait.reason, wait.since or since, wait.cause)
@@ -220,12 +215,27 @@ def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str, *, since: dat
     return Diagnosis(category, summary, remedy, summary, since, f"Deadline.{phase}.{cause}")
 
 
-def diagnose_stop(reason: str, message: str, *, since: datetime | None = None) -> Diagnosis:
-    """Diagnose why a gang was stopped, by the two parts of the note on the Job."""
-    if (stopped := parse_deadline_stop(f"{reason}: {message}")) is not None:
-        return diagnose_timeout(stopped.phase, stopped.cause, stopped.message, since=since)
-    _, category, remedy = next(row for row in _STOPS if all(word in f"{reason} {message}" for word in row[0].split()))
-    return Diagnosis(category, f"The gang was stopped: {message}", remedy, message, since, reason)
+def stopped_by_deadline(phase: Phase, cause: WaitCause, text: str) -> Stopped:
+    """Return the mark of a gang whose phase took too long while the gang waited for `cause`."""
+    found = diagnose_timeout(phase, cause, text)
+    image = parse_image(text) if cause is WaitCause.IMAGE else ""
+    data = {"cause": str(cause)} | ({"image": image} if image else {})
+    return Stopped(Stopper.DEADLINE, text, found.category, found.code, phase, data)
+
+
+def diagnose_stop(stopped: Stopped, *, since: datetime | None = None) -> Diagnosis:
+    """Diagnose why a gang was stopped, by the mark on its Job."""
+    if stopped.phase in set(Phase) and stopped.data.get("cause") in set(WaitCause):
+        return diagnose_timeout(Phase(stopped.phase), WaitCause(stopped.data["cause"]), stopped.text, since=since)
+    remedy = _GIVEN_UP_REMEDIES.get(stopped.data.get("reason", ""), _ASK_ABOUT_QUEUE)
+    return Diagnosis(
+        stopped.category,
+        f"The gang was stopped: {stopped.text}",
+        remedy if stopped.by is Stopper.QUEUE else "",
+        stopped.text,
+        since,
+        stopped.code,
+    )
 
 
 def _find(cause: WaitCause, text: str) -> tuple[Category, str]:

@@ -27,10 +27,15 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
-from airflow_provider_gangjobs.gang.state.job_annotations import REASON_SUCCEEDED, all_succeeded, has_succeeded_by_main
 from airflow_provider_gangjobs.gang.state.pods import parse_number
 from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stopped import (
+    REASON_JOB_DEADLINE,
+    REASON_SUCCEEDED,
+    all_succeeded,
+    has_succeeded_by_main,
+)
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import (
     Condition,
     JobSpec,

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.job_annotations import MainContainersEnd
 from airflow_provider_gangjobs.gang.state.pods import has_container_error, is_of, keeps_running, main_end, rank_of
 from airflow_provider_gangjobs.kube.views import JobView, end_condition, parse_indexes, parse_spans
 
@@ -290,7 +289,8 @@ class JobRules(Struct, frozen=True):
 class EndByMain(Struct, frozen=True):
     """The end of a gang by its main containers."""
 
-    end: MainContainersEnd
+    has_succeeded: bool
+    """The main container of each rank has succeeded. Otherwise one has failed."""
     due: datetime
     """The time until which other containers may run on."""
     pods: tuple[PodView, ...]
@@ -322,7 +322,7 @@ def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | Non
     if found is None:
         return None
     may_be_all = len(found.pods) + pods.succeeded + gang.status.succeeded >= (gang.completions or 0)
-    return found.due if found.end is MainContainersEnd.FAILED or may_be_all else None
+    return found.due if not found.has_succeeded or may_be_all else None
 
 
 def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> EndByMain | None:
@@ -330,7 +330,7 @@ def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> En
     running."""
     known = list(pods)
     found = _find_end(gang, filter(keeps_running, known), rules)
-    if found is None or found.end is MainContainersEnd.FAILED:
+    if found is None or not found.has_succeeded:
         return found
     succeeded = (*found.pods, *(pod for pod in known if pod.status.phase == "Succeeded"))
     ranks = parse_indexes(gang.status.completed_indexes).union(map(rank_of, succeeded))
@@ -347,7 +347,7 @@ def _find_end(gang: StoredGang, running_on: Iterable[PodView], rules: JobRules) 
     if failed:
         at, first = min(failed, key=itemgetter(0))
         jobs = tuple(one for one in jobs if not gang.jobs or first.metadata.is_owned_by(one.metadata.uid))
-        found = EndByMain(MainContainersEnd.FAILED, at + SIDECAR_GRACE, pods, jobs)
+        found = EndByMain(has_succeeded=False, due=at + SIDECAR_GRACE, pods=pods, jobs=jobs)
         return found if jobs and rules.fails_at_once else None
     may_succeed = rules.is_indexed and 0 < (gang.completions or 0) == gang.parallelism
     if not lingering or len(lingering) < len(ends) or not may_succeed:
@@ -355,7 +355,7 @@ def _find_end(gang: StoredGang, running_on: Iterable[PodView], rules: JobRules) 
     # The JobSet controller deletes all Jobs of a JobSet when one fails, so the main Job has the mark.
     jobs = gang.jobs[:1] if gang.has_job_set else tuple(one for one in jobs if not end_condition(one))
     at = max(_finished_at(end) for _, end in lingering)
-    return EndByMain(MainContainersEnd.SUCCEEDED, at + SIDECAR_GRACE, pods, jobs)
+    return EndByMain(has_succeeded=True, due=at + SIDECAR_GRACE, pods=pods, jobs=jobs)
 
 
 def _finished_at(end: Terminated) -> datetime:

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_EVIDENCE,
-    STOPPED_TEXT,
     Evidence,
     Wait,
     WaitCause,
@@ -56,8 +56,8 @@ class Stops(Struct, frozen=True):
         return " and ".join(f"{pluralize(count, 'time')} {when}" for count, when in counts if count)
 
 
-REASON_GIVEN_UP: Final = "DeactivatedByQueue"
-"""Reason of the stop of a gang that Kueue has given up. Stored in Jobs and in events, so never changed."""
+CODE_GIVEN_UP: Final = "DeactivatedByQueue"
+"""Code of the stop of a gang that Kueue has given up."""
 _GIVEN_UP: Final = "DeactivatedDueTo"
 """Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
 _REFUSAL_EVENT: Final = "Warning"
@@ -129,8 +129,8 @@ _WITHOUT_WORKLOAD: Final = (
 def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Wait:
     """Return why a Job is suspended, and who resumes it."""
     workload = evidence.queue_workload
-    if gang.is_stopped:
-        return Wait(WaitCause.STOPPED, f"{STOPPED_TEXT}{gang.stop_note}")
+    if gang.stopped is not None and gang.is_stopped:
+        return Wait(WaitCause.STOPPED, f"The gang was stopped: {gang.stopped.text}", stopped=gang.stopped)
     if gang.queue and workload is None and evidence.shows_queue:
         return Wait(WaitCause.WORKLOAD_MISSING, f"Kueue queue {gang.queue} {_WITHOUT_WORKLOAD}")
     if gang.queue:
@@ -199,8 +199,15 @@ def describe_stops(workload: KueueWorkloadView | None) -> str:
     return f"Kueue has stopped the gang {counts} (waitForPodsReady)"
 
 
-def give_up_note(workload: KueueWorkloadView | None, last_assembly: str = "") -> str | None:
-    """Return the reason of a stop if Kueue itself has given the gang up for good, after a limit of time or of tries.
+_CATEGORY_GIVEN_UP: Final = {
+    f"{_GIVEN_UP}MaximumExecutionTimeExceeded": Category.DEADLINE_EXCEEDED,
+    f"{_GIVEN_UP}AdmissionCheck": Category.ADMISSION_CHECK,
+}
+"""By the reason of the condition Evicted. The usual category is QUEUE_DEACTIVATED."""
+
+
+def stopped_by_queue(workload: KueueWorkloadView | None, last_assembly: str = "") -> Stopped | None:
+    """Return the mark of a gang that Kueue itself has given up for good, after a limit of time or of tries.
 
     :param last_assembly: The last line about the gang while it assembled.
     """
@@ -211,7 +218,9 @@ def give_up_note(workload: KueueWorkloadView | None, last_assembly: str = "") ->
         return None
     evidence = f"Before, the gang was {last_assembly}" if last_assembly else ""
     message = f"{_one_line(evicted.message)} ({evicted.reason})"
-    return f"{REASON_GIVEN_UP}: " + ". ".join(filter(None, (message, describe_stops(workload), evidence)))
+    text = ". ".join(filter(None, (message, describe_stops(workload), evidence)))
+    category = _CATEGORY_GIVEN_UP.get(evicted.reason, Category.QUEUE_DEACTIVATED)
+    return Stopped(Stopper.QUEUE, text, category, CODE_GIVEN_UP, data={"reason": evicted.reason})
 
 
 def _explain_events(queue: str, events: Iterable[EventView]) -> Wait:

@@ -1,7 +1,7 @@
-"""Stop: the rules of a Job that the provider ends, with the reason in an annotation of the Job.
+"""Stop: the rules of the end of a gang that keeps its Job.
 
 The pods of a stopped gang end and are harvested. The Job ends as failed, so its time to live counts, and its ledger
-stays. If a triggerer crashes after a stop, the next one reads the annotation and reports the same deadline.
+stays. If a triggerer crashes after a stop, the next one reads the mark on the Job and reports the same deadline.
 """
 
 from __future__ import annotations
@@ -9,63 +9,33 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind, judge, verdict_of_begun_deletion
-from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_DEADLINE, StoredGang
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.gang.state.stopped import BY_DELETION, REASON_JOB_DEADLINE, Stopped, Stopper, mark_patch
 from airflow_provider_gangjobs.kube.views import end_condition
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef
-
-CLEANUP_STOP_REASON: Final = "SubmissionIncomplete: the submission stopped half-way and was not continued"
-"""The reason of a stop by the cleanup. Stored in Jobs and compared, so never changed."""
-DELETION_STOP_REASON: Final = "its submission is being deleted"
-DELETION_MARK: Final = {ANNOTATION_STOPPED: "Deleted: the deletion of the gang has begun"}
-"""Annotations of a gang with roles that is about to be deleted. Stored in Jobs and compared, so never changed."""
-NOTE_CHARACTERS_MAX: Final = 2000
-"""All annotations of an object share 256 KiB, and a person reads this note."""
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 STOPPED_DEADLINE_S: Final = 0
 """activeDeadlineSeconds of a stopped Job, which the Job controller compares before it creates pods."""
 
-_DEADLINE_PREFIX: Final = REASON_JOB_DEADLINE
 
-
-class DeadlineStop(Struct, frozen=True):
-    """Reason of a stop: the deadline of `phase` passed while the gang waited for `cause`."""
-
-    phase: Phase
-    cause: WaitCause
-    message: str
-
-    def __str__(self) -> str:
-        return f"{_DEADLINE_PREFIX}.{self.phase}.{self.cause}: {self.message}"
-
-
-def stop_patch(reason: str, gang: StoredGang) -> dict[str, Any]:
+def stop_patch(stopped: Stopped, gang: StoredGang) -> dict[str, Any]:
     """Return the merge patch that ends a Job permanently.
 
     The Job gets an activeDeadlineSeconds that has passed, so the Job controller deletes its pods, and lets it fail when
     they have ended; Kueue then takes its quota back. A suspended Job cannot fail, so it stays suspended; see
     `finish_patch`.
 
-    :param reason: The value of `ANNOTATION_STOPPED`.
-    :param gang: The Job as it was just read.
+    :param gang: The Job as it was just read. The patch is sent only if the Job has not changed since.
     """
     spec: dict[str, Any] = {"activeDeadlineSeconds": STOPPED_DEADLINE_S}
-    if gang.is_suspended or gang.started_at is None:
+    if needs_finish(gang):
         spec["suspend"] = True
-    return {"metadata": {"annotations": {ANNOTATION_STOPPED: reason}}, "spec": spec}
-
-
-def is_stopped_by_cleanup(gang: StoredGang) -> bool:
-    """Return whether the cleanup has stopped the Job."""
-    return gang.stop_note == CLEANUP_STOP_REASON
+    return {"spec": spec} if gang.stopped is not None else {**mark_patch(stopped), "spec": spec}
 
 
 def needs_finish(gang: StoredGang) -> bool:
@@ -116,32 +86,24 @@ def end_patch() -> dict[str, Any]:
     return {"spec": {"suspend": False, "activeDeadlineSeconds": STOPPED_DEADLINE_S}}
 
 
-def without_deletion_mark(gang: StoredGang) -> StoredGang:
-    """Return the Job as it was before `DELETION_MARK`, so that an interrupted deletion is judged as before."""
-    if gang.stop_note != DELETION_MARK[ANNOTATION_STOPPED]:
+def before_deletion(gang: StoredGang) -> StoredGang:
+    """Return the Job as it was before a deletion marked it, so that an interrupted deletion is judged as before."""
+    if gang.stopped is None or gang.stopped.code != BY_DELETION.code:
         return gang
     metadata = gang.view.metadata
     annotations = replace(metadata.annotations, stopped=None)
     return replace(gang, view=replace(gang.view, metadata=replace(metadata, annotations=annotations)))
 
 
-def format_stop_note(error: GangJobError) -> str:
-    """Return the class and the message of an error, as the reason of a stop."""
-    return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
+def is_stopped_by_cleanup(gang: StoredGang) -> bool:
+    return gang.stopped is not None and gang.stopped.by is Stopper.CLEANUP
 
 
-def read_deadline_stop(gang: StoredGang | None) -> DeadlineStop | None:
-    """Return the deadline for which the Job was stopped, if that is the reason."""
-    return parse_deadline_stop((gang.stop_note or "") if gang else "")
-
-
-def parse_deadline_stop(note: str) -> DeadlineStop | None:
-    """Return the deadline that a note on a stopped Job names, if it names one."""
-    kind, _, message = note.partition(": ")
-    prefix, phase, cause = [*kind.split("."), "", ""][:3]
-    if prefix != _DEADLINE_PREFIX or phase not in set(Phase) or cause not in set(WaitCause):
-        return None
-    return DeadlineStop(Phase(phase), WaitCause(cause), message)
+def deadline_of(gang: StoredGang | None) -> Stopped | None:
+    """Return the mark of a gang that was stopped because a deadline had passed."""
+    stopped = gang.stopped if gang is not None else None
+    is_known = stopped is not None and stopped.by is Stopper.DEADLINE and stopped.phase in set(Phase)
+    return stopped if is_known else None
 
 
 def judge_stopped(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
@@ -153,7 +115,7 @@ def judge_stopped(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGan
     verdict = judge(gang, ref, last_seen=last_seen)
     if gang is None or (verdict is not None and not (_is_stop_verdict(verdict) and gang.is_stopped)):
         return verdict
-    if gang.deleted_by and read_deadline_stop(gang) is None:
+    if gang.deleted_by and deadline_of(gang) is None:
         return verdict_of_begun_deletion(gang)
     return None
 

@@ -16,12 +16,15 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.roles import parse_roles
 from airflow_provider_gangjobs.gang.spec import SUSPEND_FIELD, OnFinish, OnKill, WaitUntil
-from airflow_provider_gangjobs.gang.state.job_annotations import (
-    AssemblyBaseline,
-    parse_assembly_baseline,
+from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline, parse_assembly_baseline
+from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, parse_number
+from airflow_provider_gangjobs.gang.state.stopped import (
+    REASON_JOB_DEADLINE,
+    Stopped,
+    Stopper,
+    parse_stopped,
     with_end_by_main,
 )
-from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, parse_number
 from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, find_true_condition, view
 
 if TYPE_CHECKING:
@@ -31,10 +34,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
 
-REASON_STOPPED: Final = "Stopped"
-"""Reason of a stop whose note has no reason."""
-REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
-"""Reason of a Job that failed because its activeDeadlineSeconds has passed. A stop sets this deadline."""
+_RUNNING: Final = "running"
+"""`Phase.RUNNING`, which the rules of the phase derive from a gang."""
 _GENERATION_OF_SECOND_CHANGE: Final = 3
 """`metadata.generation` begins with 1. The start of the Job is the first change, unless it is stopped before."""
 
@@ -46,12 +47,6 @@ def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
         msgspec.ValidationError: A field does not have the type that Kubernetes defines.
     """
     return StoredGang(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
-
-
-def split_stop_note(note: str) -> tuple[str, str]:
-    """Return the reason and the message of a note on a stopped Job. The reason is `Stopped` if the note has none."""
-    reason, colon, message = note.partition(": ")
-    return (reason, message) if colon and " " not in reason else (REASON_STOPPED, note)
 
 
 class StoredGang(Struct, frozen=True):
@@ -269,7 +264,7 @@ class StoredGang(Struct, frozen=True):
         """
         decided = self.failure_condition
         is_by_deadline = self.is_stopped or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
-        ran = (self.stop_note or "").startswith(f"{REASON_JOB_DEADLINE}.running.")  # the format of `DeadlineStop`
+        ran = self.stopped is not None and self.stopped.phase == _RUNNING
         return self.status.succeeded + (0 if is_by_deadline and not ran else self.status.failed)
 
     @property
@@ -363,17 +358,19 @@ class StoredGang(Struct, frozen=True):
     @property
     def is_stopped(self) -> bool:
         """The provider has ended the gang, or is ending it: no rank starts any more."""
-        return self._annotations.stopped is not None
+        return self.stopped is not None and self.stopped.by is not Stopper.MAIN_CONTAINERS
 
     @property
-    def stop_note(self) -> str | None:
-        return self._annotations.stopped
+    def stopped(self) -> Stopped | None:
+        """Who has stopped the gang, and why."""
+        value = self._annotations.stopped
+        return parse_stopped(value) if value is not None else None
 
     @property
     def is_ended_by_main(self) -> bool:
         """The provider has ended the gang, because its main containers had ended and other containers had not."""
-        views = self.jobs or (self.view,)
-        return any(one.metadata.annotations.main_containers is not None for one in views)
+        marks = (StoredGang(one).stopped for one in self.jobs or (self.view,))
+        return any(mark.by is Stopper.MAIN_CONTAINERS for mark in marks if mark is not None)
 
     @property
     def is_ending_by_stop(self) -> bool:
@@ -393,17 +390,12 @@ class StoredGang(Struct, frozen=True):
         return self.is_ending_by_stop or self.failed_by_stop
 
     @property
-    def stop_cause(self) -> tuple[str, str]:
-        """Reason and message of `stop_note`. The reason is `Stopped` if the note has none."""
-        return split_stop_note(self.stop_note or "")
-
-    @property
     def failure_cause(self) -> tuple[str, str] | None:
         """Reason and message of the failure or of the stop; `None` if the gang has not failed and was not stopped."""
         failed = self.failure_condition
         if failed is not None and not self.failed_by_stop:
             return failed.reason, failed.message
-        return self.stop_cause if self.is_stopped else None
+        return (self.stopped.code, self.stopped.text) if self.stopped is not None and self.is_stopped else None
 
     @property
     def is_suspended(self) -> bool:

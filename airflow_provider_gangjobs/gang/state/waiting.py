@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
+    from airflow_provider_gangjobs.gang.state.stopped import Stopped
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 WAIT_TEXT_CHARACTERS_MAX: Final = 256
 """Limit of a message from the cluster, because schedulers list the reasons of every node."""
 NO_CAUSE_NAMED: Final = "The scheduler cannot place the gang, and no pod names the cause"
-STOPPED_TEXT: Final = "The gang was stopped: "
-"""The beginning of the sentence about a stopped gang. The note on its Job follows."""
 POD_GROUP_ERRORS: Final = ("PodGroupError", "SchedulerError")
 """Reasons of a PodGroup that the scheduler cannot process, since Kubernetes 1.38 and before."""
 
@@ -113,6 +112,8 @@ class Wait(Struct, frozen=True):
     """Time at which the cause began, if it is later than the phase."""
     capacity: Capacity | None = None
     """How much is free of what the gang waits for. Its numbers move, so they are no part of the sentence."""
+    stopped: Stopped | None = None
+    """The mark of a gang that was stopped."""
 
     @property
     def reason(self) -> str:
@@ -230,10 +231,7 @@ _NAMED_IMAGE: Final = re.compile(rf'(?:{"|".join(sorted(podutil.IMAGE_REASONS))}
 
 
 def parse_image(text: str) -> str:
-    """Return the image in the evidence of `WaitCause.IMAGE`; empty if the evidence has no image.
-
-    The note on a stopped Job contains the evidence as text only, and a triggerer that restarts has no other source.
-    """
+    """Return the image in the evidence of `WaitCause.IMAGE`; empty if the evidence has no image."""
     found = _NAMED_IMAGE.search(text)
     return found[1] if found else ""
 
