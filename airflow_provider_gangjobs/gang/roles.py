@@ -24,26 +24,6 @@ if TYPE_CHECKING:
 ROLE_NAME_MAX: Final = 20
 """The name of a Job is `<main Job>-<role>`. A host name has 63 characters, and ends with the rank."""
 HOST_NAME_MAX: Final = 63
-ROLE_PARAMETERS: Final = (
-    "image",
-    "command",
-    "args",
-    "env",
-    "env_from",
-    "resources",
-    "workers",
-    "pod_overrides",
-    "service_account",
-    "node_selector",
-    "affinity",
-    "tolerations",
-    "volumes",
-    "volume_mounts",
-    "image_pull_policy",
-    "security_context",
-    "working_dir",
-)
-"""Parameters of `GangSpec` that each role has for itself. All other parameters belong to the gang."""
 
 
 class RoleRanks(Struct, frozen=True):

@@ -110,14 +110,8 @@ class Rendezvous(Struct, frozen=True):
     port: int = 29500
 
 
-class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
-    """The description of one gang. Times are in seconds. A parameter that is `None` leaves the manifest's value in
-    place.
-
-    `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override it, and apply to the
-    container that its annotation `default-container` names, or else to its first one. `pod_overrides` is then merged
-    into the pod template by a strategic merge.
-    """
+class RoleSpec(Struct, frozen=True, kw_only=True):
+    """What each role of a gang has for itself. A gang without roles has it, too."""
 
     image: str | None = None
     command: Sequence[str] | None = None
@@ -129,18 +123,39 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     """Resources of one rank: {"cpu": "4"} sets requests and limits; or {"requests": ..., "limits": ...}."""
     workers: int | None = None
     """Number of ranks. The default is the manifest's value, or 1 without a manifest."""
+    pod_overrides: Mapping[str, Any] | None = None
+    service_account: str | None = None
+    node_selector: Mapping[str, str] | None = None
+    affinity: Mapping[str, Any] | None = None
+    tolerations: Sequence[Mapping[str, Any]] | None = None
+    volumes: Sequence[Mapping[str, Any]] | None = None
+    volume_mounts: Sequence[Mapping[str, Any]] | None = None
+    image_pull_policy: str | None = None
+    security_context: Mapping[str, Any] | None = None
+    """Security context of the pod."""
+    working_dir: str | None = None
+
+
+class GangSpec(RoleSpec, frozen=True, kw_only=True, dict=True):
+    """The description of one gang. Times are in seconds. A parameter that is `None` leaves the manifest's value in
+    place.
+
+    `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override it, and apply to the
+    container that its annotation `default-container` names, or else to its first one. `pod_overrides` is then merged
+    into the pod template by a strategic merge.
+    """
+
     min_workers: int | None = None
     """Number of ranks that must be placed together. The default is all ranks."""
 
     manifest: Mapping[str, Any] | str | None = None
-    pod_overrides: Mapping[str, Any] | None = None
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     """Name -> content, mounted read-only at /gang/files in every container."""
     uploads: Sequence[str] = ()
     """Content ids of uploaded files, mounted where `files` are. The last file of a name wins."""
 
     roles: Mapping[str, Mapping[str, Any]] | None = None
-    """Roles of the gang: name -> the parameters of the role (`gang.roles.ROLE_PARAMETERS`). The first role has the main
+    """Roles of the gang: name -> the parameters of the role (`RoleSpec`). The first role has the main
     Job."""
 
     name: str | None = None
@@ -166,17 +181,7 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
     """The node label whose value all nodes of the gang share, in the form
     `required:LABEL` or `preferred:LABEL`. The label must be a level of the Topology of the Kueue queue."""
     priority_class: str | None = None
-    service_account: str | None = None
-    node_selector: Mapping[str, str] | None = None
-    affinity: Mapping[str, Any] | None = None
-    tolerations: Sequence[Mapping[str, Any]] | None = None
-    volumes: Sequence[Mapping[str, Any]] | None = None
-    volume_mounts: Sequence[Mapping[str, Any]] | None = None
     image_pull_secrets: Sequence[str] | None = None
-    image_pull_policy: str | None = None
-    security_context: Mapping[str, Any] | None = None
-    """Security context of the pod."""
-    working_dir: str | None = None
     scheduler_name: str | None = None
 
     assemble_timeout_s: float | None = None
@@ -268,6 +273,15 @@ class GangSpec(Struct, frozen=True, kw_only=True, dict=True):
             for name, (value, default) in values.items()
             if value is not default and (plain := _plain(value)) != _plain(default)
         }
+
+
+FIELD_TYPES: Final[dict[str, str]] = RoleSpec.__annotations__ | GangSpec.__annotations__
+"""The type of each parameter, as its text above. Nothing is evaluated, because DAG files import this module."""
+
+
+def names_of_type(*types: str) -> tuple[str, ...]:
+    """Return the parameters that have one of these types."""
+    return tuple(name for name, kind in FIELD_TYPES.items() if kind in types)
 
 
 def find_supervised(value_of: Callable[[str], Any]) -> str | None:

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.render.placement import (
     shape_of,
 )
 from airflow_provider_gangjobs.gang.render.user_manifest import kind_of, lead_to, manifest_of
-from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, ROLE_PARAMETERS, roles_of, spec_of_role
+from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.external import (
     AUTO,
@@ -33,7 +33,14 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     select_scheduler,
 )
 from airflow_provider_gangjobs.gang.schedulers.workload_api import JOB_SCHEDULING
-from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.spec import (
+    DURATION_MAX_S,
+    GangPolicy,
+    GangSpec,
+    Rendezvous,
+    RoleSpec,
+    names_of_type,
+)
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER, LABEL_KUEUE_QUEUE, MAIN_CONTAINER
@@ -51,9 +58,9 @@ _SERVER_FIELDS: Final = (
     "generation",
     "managedFields",
 )
-_AT_LEAST: Final = {"workers": 1, "min_workers": 1, "restarts": 0, "termination_grace_s": 0, "ttl_after_finished_s": 0}
+_AT_LEAST: Final = dict.fromkeys(names_of_type("int", "int | None"), 0) | {"workers": 1, "min_workers": 1}
 _INT32_MAX: Final = 2**31 - 1
-_POSITIVE: Final = ("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s")
+_POSITIVE: Final = names_of_type("float | None")
 _PORTS: Final = range(1, 65536)
 
 
@@ -205,7 +212,8 @@ ROLES_MIN: Final = 2
 ROLES_MAX: Final = 8
 """Each role is a Job, which costs two requests, and pods of one gang have few kinds."""
 _ROLE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_GANG_PARAMETERS: Final = frozenset(GangSpec.__struct_fields__) - {*ROLE_PARAMETERS, "roles"}
+_ROLE_PARAMETERS: Final = RoleSpec.__struct_fields__
+_GANG_PARAMETERS: Final = frozenset(GangSpec.__struct_fields__) - {*_ROLE_PARAMETERS, "roles"}
 _REFUSED_WITH_ROLES: Final = {
     "manifest": "describes one Job only",
     "min_workers": "does not say which roles may start with fewer ranks",
@@ -263,14 +271,14 @@ def _keys_of_role(name: Any, role: Mapping[Any, Any]) -> Iterator[Problem]:
         path = f"roles.{name}.{key}"
         if key in _GANG_PARAMETERS:
             yield Problem(path, "belongs to the whole gang", f"Give {key} as a parameter of the gang")
-        elif key not in ROLE_PARAMETERS:
-            similar = difflib.get_close_matches(str(key), ROLE_PARAMETERS, n=1)
-            choice = similar[0] if similar else f"one of {', '.join(ROLE_PARAMETERS)}"
+        elif key not in _ROLE_PARAMETERS:
+            similar = difflib.get_close_matches(str(key), _ROLE_PARAMETERS, n=1)
+            choice = similar[0] if similar else f"one of {', '.join(_ROLE_PARAMETERS)}"
             yield Problem(path, "is no parameter of a role", f"Choose {choice}")
 
 
 def _refused_with_roles(spec: GangSpec) -> Iterator[Problem]:
-    for parameter in ROLE_PARAMETERS:
+    for parameter in _ROLE_PARAMETERS:
         if getattr(spec, parameter) is not None:
             yield Problem(parameter, "is given together with roles", f"Give {parameter} in each role that needs it")
     for parameter, why in _REFUSED_WITH_ROLES.items():

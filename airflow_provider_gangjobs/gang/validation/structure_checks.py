@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, is_model, misplaced_models
 from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, iter_scalars, path_of
-from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.spec import FIELD_TYPES, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import parameter_in
 from airflow_provider_gangjobs.kube.text import is_utf8
 
@@ -242,32 +242,32 @@ def _rendezvous(path: str, value: Any) -> Iterator[Problem]:
         yield Problem(path, f"is {value!r}", "Give True, False or Rendezvous(port=...)")
 
 
+_BY_TYPE: Final[Mapping[str, Expected]] = {
+    "str | None": _text_with_content,
+    "bool": _boolean,
+    "int": _whole,
+    "int | None": _whole,
+    "float | None": _number,
+    "Sequence[int]": [],
+    "Sequence[str]": [_text],
+    "Sequence[str] | None": [_text],
+    "Sequence[Mapping[str, Any]] | None": [{}],
+    "Mapping[str, str]": {},
+    "Mapping[str, str | bytes]": {},
+    "Mapping[str, str] | None": {},
+    "Mapping[str, Any] | None": {},
+}
+"""What is expected of a parameter by its type."""
+_CHECKED_WITH_MEANING: Final = frozenset({"checkpoints", "gang_scheduler"})
+"""Parameters for which another check says what may be given."""
 _PARAMETERS: Final[Mapping[str, Expected]] = {
-    **dict.fromkeys(
-        (
-            "image",
-            "name",
-            "namespace",
-            "queue_name",
-            "queue_priority",
-            "topology",
-            "priority_class",
-            "service_account",
-            "image_pull_policy",
-            "working_dir",
-            "scheduler_name",
-        ),
-        _text_with_content,
-    ),
-    **{name: [_text] for name in ("command", "args", "image_pull_secrets", "uploads")},
-    **{name: {} for name in ("labels", "annotations", "files", "node_selector", "affinity", "security_context")},
-    **{name: [{}] for name in ("env_from", "tolerations")},
+    **{
+        name: _BY_TYPE[kind]
+        for name, kind in FIELD_TYPES.items()
+        if kind in _BY_TYPE and name not in _CHECKED_WITH_MEANING
+    },
     "volumes": [_NAMED],
     "volume_mounts": [_MOUNT],
-    **dict.fromkeys(("workers", "min_workers", "restarts", "termination_grace_s", "ttl_after_finished_s"), _whole),
-    **dict.fromkeys(("assemble_timeout_s", "run_timeout_s", "execution_timeout_s", "progress_timeout_s"), _number),
-    "keep_checkpoints": _boolean,
-    "no_restart_on_exit_codes": [],
     "env": _env,
     "resources": _resources,
     "pod_overrides": _TEMPLATE,
