@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import (
     starts_from_trigger,
 )
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
     LOG_LIMIT_BYTES,
     RESULTS_LIMIT_BYTES,
@@ -373,6 +374,16 @@ def _parameter(name: str, declared: inspect.Parameter) -> Parameter:
 
 PARAMETERS: Final = _read()
 """The declared parameters by name."""
+
+
+def convert(name: str, given: Any) -> Any:
+    """Return the value of the attribute of a parameter. A value that is not known stays as it is, for the checks.
+
+    Models of the official Python client become dicts, so that Airflow renders the templates in them.
+    """
+    by_parameter = PARAMETERS[name].convert
+    value = given if by_parameter is None else by_parameter(given)
+    return convert_parameter(name, value) if name in MODELS else value
 
 
 def documentation() -> str:

@@ -15,7 +15,6 @@ from airflow.sdk import get_parsing_context
 
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, end_problems
 from airflow_provider_gangjobs.airflow_api.task_log import ErrorRules
-from airflow_provider_gangjobs.gang.client_models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
     GangSpec,
     LogOptions,
@@ -28,7 +27,7 @@ from airflow_provider_gangjobs.gang.spec import (
     log_problems,
 )
 from airflow_provider_gangjobs.parameters import checks, shorthands
-from airflow_provider_gangjobs.parameters.declaration import PARAMETERS
+from airflow_provider_gangjobs.parameters.declaration import PARAMETERS, convert
 from airflow_provider_gangjobs.parameters.storage import with_result_storage
 
 if TYPE_CHECKING:
@@ -125,14 +124,11 @@ class GangParameters(ErrorRules):
     def _set_parameters(self, given: Mapping[str, Any]) -> None:
         """Convert the parameters, set the attributes, and check them as far as their templates allow.
 
-        Models of the official Python client become dicts, so that Airflow renders the templates in them.
-
         Raises:
             InvalidGangSpec: a parameter is invalid. The error lists all problems.
         """
         for name, parameter in PARAMETERS.items():
-            value = given[name] if parameter.convert is None else parameter.convert(given[name])
-            setattr(self, parameter.attribute, convert_parameter(name, value) if name in MODELS else value)
+            setattr(self, parameter.attribute, convert(name, given[name]))
         self._check_parameters(must_end_from_trigger=bool(given["end_from_trigger"]))
 
     @property

@@ -25,8 +25,8 @@ from msgspec import Struct, structs
 from airflow_provider_gangjobs.airflow_api.configuration import ends_from_trigger
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts
 from airflow_provider_gangjobs.gang.checkpoints import is_object_store
-from airflow_provider_gangjobs.parameters.checks import callback_paths, is_file_path, is_manifest_file
-from airflow_provider_gangjobs.parameters.declaration import PARAMETERS
+from airflow_provider_gangjobs.parameters.checks import is_file_path, is_manifest_file
+from airflow_provider_gangjobs.parameters.declaration import PARAMETERS, convert
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.parameters.python_function import ExtractedSource
@@ -194,9 +194,8 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     if shared.get("start_from_trigger") is False:
         return TriggererStart("start_from_trigger is false")
     names = (*defaults_of(operator.operator_class), *(("op_args", "op_kwargs", "rank_resources") if source else ()))
-    parameters = {name: shared[name] for name in names if shared.get(name) is not None}
-    if "callbacks" in parameters:
-        parameters["callbacks"] = callback_paths(parameters["callbacks"])
+    known = {name: shared[name] for name in names if shared.get(name) is not None}
+    parameters = {name: convert(name, value) if name in PARAMETERS else value for name, value in known.items()}
     place = _place(operator.operator_class, shared, operator.dag, source)
     try:
         require_literal(values, is_classic=source is None)
