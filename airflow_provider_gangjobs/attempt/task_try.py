@@ -41,6 +41,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
+from airflow_provider_gangjobs.gang.state.deadlines import limit_of_previous
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
@@ -210,17 +211,18 @@ class TaskTry:
     def _wait_for_previous(self, running: PreviousAttemptRunning) -> None:
         """Defer the task until the pods of an earlier attempt have ended.
 
-        If the task may not be deferred, the next submission waits, and this method only checks `assemble_timeout`.
+        If the task may not be deferred, the next submission waits, and this method only checks its limit.
 
         Raises:
-            DeadlineExceeded: the task has waited for longer than `assemble_timeout`.
+            DeadlineExceeded: the task has waited for longer than `limit_of_previous`.
         """
-        ref, limit_s = task_gangs.ref_of(running), self.task.time_limits.get("assemble_timeout")
+        ref = task_gangs.ref_of(running)
         if self.task.deferrable and self.operator.may_defer_for_previous:
             self._defer(replace(trigger_args(self.task, self.gangs, ref), claim=""), for_previous=True)
         waited_s = time.monotonic() - self.began_at
+        limited_by, limit_s = limit_of_previous(self.task.time_limits)
         if limit_s is not None and waited_s >= limit_s:
-            what = {"gang": ref, "reason": "assemble_timeout", "waited_s": round(waited_s), "pods": running.pods}
+            what = {"gang": ref, "reason": limited_by, "waited_s": round(waited_s), "pods": running.pods}
             raise task_gangs.deadline_error(what)
 
     # -- the wait --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     shared_service,
 )
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.gang.state.deadlines import limit_of_previous
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -48,8 +49,8 @@ class WaitEnd(StrEnum):
 async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, Any]:
     """Wait until no pod of the gang runs, and return the payload of an event.
 
-    The wait ends at the deadline of the task, or after the `assemble_timeout` of the new attempt. The function raises
-    only when it is cancelled.
+    The wait ends at the deadline of the task, or after `limit_of_previous`. The function raises only when it is
+    cancelled.
 
     :param args: The earlier attempt, and the time limits of the task.
     """
@@ -105,9 +106,10 @@ class _PreviousWait:
             now_s = self._clock.now().timestamp() if self._clock else time.time()
             at_least_s = 0.0 if self._clock else CLOCK_WITHIN_S
             limits.append(_Remaining(max(self._args.deadline - now_s, at_least_s), "execution_timeout"))
-        if (limit_s := (self._args.time_limits or {}).get("assemble_timeout")) is not None:
+        limited_by, limit_s = limit_of_previous(self._args.time_limits or {})
+        if limit_s is not None:
             left_s = limit_s - (_monotonic() - self._began)
-            limits.append(_Remaining(max(left_s, 0.0), "assemble_timeout"))
+            limits.append(_Remaining(max(left_s, 0.0), limited_by))
         return min(limits, default=_Remaining(None, ""))
 
     async def run(self) -> str:

@@ -80,6 +80,15 @@ PARAMETERS: Final = {
     Phase.RUNNING: "run_timeout",
 }
 """The parameter of the task that limits a phase."""
+
+
+def limit_of_previous(limits: Mapping[str, float]) -> tuple[str, float | None]:
+    """Return the parameter that limits the wait for the pods of an earlier attempt, and its seconds; `None` means no
+    limit."""
+    name = "assemble_timeout"
+    return name, limits.get(name)
+
+
 _WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, *NODE_CAUSES})
 
 
