@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.kube.well_known import LABEL_TASK
 from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, GangReason, read_state
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS as SERVED_JOBS
-from gangjobs_sandbox.resources import NODES, PODS
+from gangjobs_sandbox.resources import PODS
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
@@ -181,15 +181,3 @@ async def test_gang_that_does_not_wait_for_nodes_reads_no_node():
         await asyncio.sleep(600)
         await follower.kill()
         assert node_reads(plane) == 0
-
-
-@in_virtual_time
-async def test_cordoned_node_is_told():
-    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
-        plane.registry.patch(NODES, "node-1", None, {"spec": {"unschedulable": True}}, PatchKind.MERGE)
-        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
-        await asyncio.sleep(60)
-        await follower.kill()
-    assert lines(follower)[-1].endswith(
-        "Needs 2 x 1500m CPU; 2 of 2 CPU are free on 1 of 2 nodes, room for 1 of 2 ranks now"
-    )

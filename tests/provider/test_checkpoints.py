@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +14,7 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import CONFIGMAPS, NAMESPACES
-from gangjobs_sandbox.thread import running
-from tests.provider.task_runner import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,20 +141,6 @@ def test_task_without_an_installation_removes_no_folder_of_another_airflow(
     assert laptop.execute() == [[0, 3], [0, 3]]
     assert steps_in(tmp_path) == [folder]
     assert "/installation-production-" in folder
-
-
-def test_equal_task_in_another_cluster_begins_anew(
-    task: TaskMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = task("", **on_disk(tmp_path))
-    here.execute()
-    with running(SandboxConfig(nodes=1)) as other:
-        described = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(other.kubeconfig_path)}}
-        monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(described))
-        there = Task(other, "other", "", **on_disk(tmp_path))
-        there.run_id = here.run_id
-
-        assert there.execute() == [[0, 3], [0, 3]]
 
 
 @pytest.fixture

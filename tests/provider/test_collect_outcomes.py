@@ -66,16 +66,6 @@ async def test_recorded_outcomes_cost_one_request(plane):
 
 
 @in_virtual_time
-async def test_outcomes_that_cannot_be_stored_are_read_from_the_held_pods(plane):
-    plane.arm("status", **REFUSED, message="exceeded quota")
-    event = await succeeded(plane)
-    evidence = await collect(plane, event)
-    assert (messages(evidence), evidence.is_complete) == (["0", "1"], True)
-    assert (evidence.held, "exceeded quota" in evidence.problem) == (2, True)
-    assert len(plane.held()) == 2  # until the success of the task is noted
-
-
-@in_virtual_time
 async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_written_again(plane):
     plane.arm("status", **REFUSED)
     event = await succeeded(plane)

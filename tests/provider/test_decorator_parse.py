@@ -147,17 +147,6 @@ def test_default_args_of_a_dag_are_no_arguments_of_the_function() -> None:
     assert operator.op_kwargs == {}
 
 
-def test_resources_in_default_args_are_those_of_the_gang() -> None:
-    with DAG("d", schedule=None, default_args={"resources": RESOURCES}) as dag:
-        task.gang_job(**GANG, task_id="one")(count)(["a"])  # type: ignore[call-arg]
-        task.gang_job(**GANG, task_id="own", resources={"cpu": "9"})(count)(["a"])  # type: ignore[call-arg]
-        task.gang_job(**GANG, task_id="many")(count).expand(urls=[["a"]])
-    many = dag.task_dict["many"].unmap({"op_kwargs": {"urls": ["a"]}})
-    operators = [dag.task_dict["one"], dag.task_dict["own"], many]
-
-    assert [each.rank_resources for each in operators] == [RESOURCES, {"cpu": "9"}, RESOURCES]
-
-
 # -- refused when the DAG file is parsed ------------------------------------------------------------------
 
 

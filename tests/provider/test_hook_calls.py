@@ -11,7 +11,6 @@ import pytest
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
-from airflow_provider_gangjobs.ending.delete_gang import deliver
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
@@ -62,13 +61,6 @@ def test_capabilities_list_the_workload_api(hook: GangJobHook) -> None:
     assert hook.capabilities().scheduling_versions
 
 
-def test_same_submission_twice_is_one_gang(hook: GangJobHook) -> None:
-    key = TaskKey("d", uuid4().hex, "t")
-    first, second = (hook.submit(SUSPENDED, key=key, claim="c") for _ in range(2))
-
-    assert (second.ref, second.adopted) == (first.ref, True)
-
-
 def test_invalid_spec_creates_nothing(hook: GangJobHook) -> None:
     with pytest.raises(InvalidGangSpec, match="workers"):
         submitted(hook, GangSpec(image="i", workers=0))
@@ -102,22 +94,6 @@ def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) 
         (1, OutcomeKind.SUCCEEDED),
     ]
     assert [rank_log.text for rank_log in hook.logs(ref, "all")] == ["I am 0\n", "I am 1\n"]
-
-
-def test_delivered_gang_is_not_found_again(hook: GangJobHook) -> None:
-    key = TaskKey("d", uuid4().hex, "t")
-    first = hook.submit(SUSPENDED, key=key, claim="c")
-    hook.call(lambda service: deliver(service.client, first.ref, "c"))
-
-    assert hook.submit(SUSPENDED, key=key, claim="c").attempt == first.attempt + 1
-
-
-def test_finalizers_can_be_released_by_namespace(hook: GangJobHook) -> None:
-    assert hook.release_finalizers(namespace="default").failed == 0
-
-
-async def test_blocking_call_works_where_a_loop_runs(hook: GangJobHook) -> None:
-    assert hook.test_connection()[0]
 
 
 async def test_coroutines_share_one_connection(hook: GangJobHook) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -16,14 +14,9 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from gangjobs_sandbox.resources import PODS
 from tests.manifests import SUSPENDED_MANIFEST
 
-if TYPE_CHECKING:
-    from gangjobs_sandbox.thread import SandboxThread
-
 SUSPENDED = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
-SLEEPS = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"}, termination_grace_s=1)
 
 
 @pytest.fixture
@@ -34,11 +27,6 @@ def hook(connection: str) -> GangJobHook:
 @pytest.fixture
 def submission_id() -> str:
     return f"op {uuid4().hex}"
-
-
-def pods(embedded: SandboxThread, name: str) -> list[object]:
-    found = embedded.call(lambda it: it.registry.list(PODS, "default", f"gangjobs.airflow/gang={name}"))
-    return list(found)
 
 
 def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, submission_id: str) -> None:
@@ -54,12 +42,6 @@ def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, submission_id:
     assert first.ref in {one.ref for one in hook.submissions(limit=500).records}
     assert hook.delete_submission(submission_id, job=True) == (first.ref,)
     assert hook.delete_submission(submission_id, job=True) == ()
-
-
-def test_deletion_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, submission_id: str) -> None:
-    submission = hook.submit(SLEEPS, submission_id=submission_id)
-    hook.delete_submission(submission_id)
-    assert pods(embedded, submission.ref.name) == []
 
 
 def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, submission_id: str) -> None:
@@ -80,11 +62,6 @@ def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, subm
     assert content_id in {upload.content_id for upload in hook.uploads()}
     assert hook.delete_upload(content_id)
     assert not hook.delete_upload(content_id)
-
-
-def test_tidy_leaves_young_gangs(hook: GangJobHook, submission_id: str) -> None:
-    ref = hook.submit(SUSPENDED, submission_id=submission_id).ref
-    assert ref not in hook.tidy(older_than=timedelta(hours=1)).gangs
 
 
 def test_either_an_id_or_a_task_is_given(hook: GangJobHook) -> None:

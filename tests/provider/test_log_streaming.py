@@ -34,7 +34,6 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     SAVE_EVERY_MIN_S,
     UNNOTED_AFTER_S,
     PositionStore,
-    RateLimit,
     StreamLimits,
     StreamSlots,
 )
@@ -611,30 +610,6 @@ async def test_repetition_is_noted_also_if_the_earlier_triggerer_was_killed_at_o
 
 
 @in_virtual_time
-async def test_triggerer_that_streams_a_new_rank_notes_no_repetition_and_writes_no_position_at_once(plane):
-    ref, pod = await running(plane)
-    lines: list[str] = []
-    await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(1), save=False)
-    assert said(lines) == ["step 0"]
-    assert not any("may appear" in line for line in lines)
-
-
-@in_virtual_time
-async def test_stop_after_a_silence_is_exact(plane):
-    ref, pod = await running(plane)
-    stream = streams(plane, ref, [], "a")
-    task = asyncio.create_task(stream.run())
-    plane.write(pod, "step\n")
-    await asyncio.sleep(3 * SAVE_EVERY_MIN_S)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await stream.save()
-    store = stored_positions(plane, ref)
-    assert list(store.positions) == [f"{pod}/main"]
-    assert store.repeated_s == 0
-
-
-@in_virtual_time
 async def test_gangs_that_began_together_save_their_positions_at_different_times(plane):
     loop_local(StreamLimits).gangs = 200
     refs = [plane.submit(f"gang-{number}", workers=1) for number in range(20)]
@@ -784,17 +759,6 @@ async def test_flood_is_written_at_the_rate_limit_and_delays_no_event(plane):
 
 
 @in_virtual_time
-async def test_flood_delays_no_deadline(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines, time_limits={"run_timeout": 30})
-    plane.write(pod, "x\n" * 20_000)
-    event = await waiting
-    assert event.status is Status.TIMEOUT
-    assert (plane.clock.now() - event.since).total_seconds() < 40
-
-
-@in_virtual_time
 async def test_requests_for_streams_that_the_server_does_not_answer_delay_no_deadline(plane):
     """A client has 100 connections for requests, and the followers of all gangs share them with the streams."""
     ref, _ = await running(plane)
@@ -835,19 +799,6 @@ async def test_streams_open_one_after_the_other(plane):
 
 
 @in_virtual_time
-async def test_stream_ends_at_its_limit_and_the_rest_is_copied(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines, stream_bytes_max=100)
-    plane.write(pod, "0123456789\n" * 50)
-    await asyncio.sleep(60)
-    assert 9 <= len(lines.of_rank) <= 30
-    plane.finish_all()
-    rest = said(await copied_after(plane, await waiting))
-    assert len(lines.of_rank) + len(rest) == 50
-
-
-@in_virtual_time
 async def test_streams_take_turns_when_there_are_more_than_slots(plane):
     slots = StreamSlots(size=2, slice_s=10)
     held: dict[int, int] = {}
@@ -865,13 +816,3 @@ async def test_streams_take_turns_when_there_are_more_than_slots(plane):
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def test_rate_limit_allows_a_burst_and_then_the_rate() -> None:
-    limit = RateLimit(rate=10, burst=20)
-    assert limit.delay_s(0) == 0
-    limit.take(25)
-    assert limit.delay_s(0) == 0.5
-    assert limit.delay_s(0.5) == 0
-    limit.take(10)
-    assert limit.delay_s(1.5) == 0

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGangSpec, SubmissionFailed, Unschedulable
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
-from gangjobs_sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.guarantees.history import is_held
 from tests.provider.task_runner import run_trigger
@@ -25,7 +25,6 @@ WRITE_RANK = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 ENDLESS = "sleep 600"
 FIRST_IS_ENDLESS = f'case "$MASTER_ADDR" in *-0-0.*) {ENDLESS};; esac; {WRITE_RANK}'
 """The name of a rank's pod starts with the name of the gang, which ends with the number of the attempt."""
-FIRST_IS_ENDLESS_THEN_FAILS = f'case "$MASTER_ADDR" in *-0-0.*) {ENDLESS};; esac; exit 3'
 
 
 def running(train: Task, attempt: int) -> list[str]:
@@ -170,28 +169,6 @@ def test_gang_is_not_submitted_again_by_default(task: TaskMaker) -> None:
 
     (job,) = train.jobs
     assert ANNOTATION_DELIVERED not in job["metadata"]["annotations"]
-
-
-def test_failure_of_the_program_is_not_a_disruption(task: TaskMaker) -> None:
-    train = task(FIRST_IS_ENDLESS_THEN_FAILS, deferrable=True, max_disruptions=3)
-    context, first = lost_once(train)
-    second = deferred_again(train, first, context)
-
-    with pytest.raises(AppFailed):
-        resume(train, second, context)
-
-    assert len(train.jobs) == 2
-
-
-def test_deletion_of_a_pod_by_a_user_is_not_a_disruption(task: TaskMaker) -> None:
-    train = task(ENDLESS, deferrable=True, max_disruptions=3)
-    context = train.next_try()
-    left = train.defer(context)
-    victim, *_ = wait_for("the gang's pods", lambda: running(train, 0))
-    train.cluster.call(lambda it: it.registry.delete(PODS, victim, "default"))
-
-    with pytest.raises(Exception, match="PodDeleted"):
-        resume(train, left, context)
 
 
 @pytest.mark.parametrize(("on_finish", "kept"), [("keep", 2), ("delete_succeeded", 1), ("delete", 0)])

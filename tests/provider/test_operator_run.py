@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
-from airflow.sdk._shared.secrets_masker import mask_secret as add_mask
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferralError
-from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
-from airflow_provider_gangjobs.gang.outcome.event import UnreadableEventError
+from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, Unschedulable
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
+from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
 
@@ -144,17 +141,6 @@ def test_execution_timeout_becomes_the_deadline_of_the_trigger(task: TaskMaker) 
     assert left.timeout > timedelta(minutes=6)
 
 
-def test_file_is_read_from_a_path(task: TaskMaker, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("print(1)\n")
-    train = task(ENDLESS, deferrable=True, files={"program.py": tmp_path / "program.py"})
-    train.defer()
-
-    maps = train.cluster.call(lambda it: it.registry.list(CONFIGMAPS))
-    assert [
-        files["data"] for files in maps if files["metadata"]["name"] == f"{train.jobs[0]['metadata']['name']}-files"
-    ]
-
-
 def test_manifest_file_of_a_mapped_task_is_read_when_it_runs(task: TaskMaker, tmp_path: Path) -> None:
     metadata = {"namespace": "kube-public", "labels": {"try": "{{ ti.try_number }}"}}
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
@@ -189,18 +175,6 @@ def test_long_log_with_an_exception_is_in_the_task_log_whole(
     assert sum("[rank 0] 0000" in line for line in lines) == 1200
     assert sum("[rank 0] ValueError: loss is NaN" in line for line in lines) == 1
     assert "[rank 0] (end of the log" in lines[-1]
-    assert str(raised.value).endswith("ValueError: loss is NaN")
-
-
-def test_log_above_the_limit_has_its_beginning_and_its_end(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(AppFailed) as raised:
-        task(LONG_LOG, log_limit=2**18, logs="all").execute()
-
-    log = capsys.readouterr().out
-    assert f"[rank 0] {1:0399}" in log
-    assert f"[rank 0] {600:0399}" not in log
-    assert "[rank 0] (left out here: " in log
-    assert "[rank 0] ValueError: loss is NaN" in log
     assert str(raised.value).endswith("ValueError: loss is NaN")
 
 
@@ -266,22 +240,6 @@ def test_failed_rank_is_an_error_with_its_fields(task: TaskMaker) -> None:
     assert raised.value.category == train.xcoms["gang_end"]["category"] == "ApplicationFailed"
 
 
-@pytest.mark.parametrize("deferrable", [True, False])
-def test_secret_that_airflow_knows_is_masked_in_event_xcom_and_error(task: TaskMaker, deferrable: bool) -> None:
-    secret = f"s3cr3t-{uuid4().hex}"
-    add_mask(secret)
-    train = task(f"echo rank $RANK uses {secret} >&2; exit 1", deferrable=deferrable)
-    context = train.next_try()
-
-    event = run_trigger(train.defer(context)) if deferrable else {}
-
-    with pytest.raises(AppFailed) as failed:
-        train.operator().execute_complete(context, event) if deferrable else train.execute(context)
-
-    assert secret not in json.dumps([event, train.xcoms])
-    assert (secret in str(failed.value), "***" in str(failed.value)) == (False, True)
-
-
 def test_last_lines_are_in_the_error(task: TaskMaker) -> None:
     with pytest.raises(AppFailed, match="no luck"):
         task(FAIL_ALL).execute()
@@ -339,22 +297,6 @@ def test_callback_that_does_not_exist_is_shown_in_the_tab(task: TaskMaker) -> No
         train.operator().execute(train.next_try())
 
     assert "nowhere.Missing cannot be used" in train.xcoms["gang_refused"]["message"]
-
-
-def test_deleted_gang_is_an_error_of_its_own(task: TaskMaker) -> None:
-    train = task(ENDLESS, deferrable=True)
-    context = train.next_try()
-    left = train.defer(context)
-    name = left.trigger.args.name
-    train.cluster.call(lambda it: it.registry.delete(JOBS, name, "default", propagation="Background"))
-
-    with pytest.raises(JobDeleted):
-        train.operator().execute_complete(context, run_trigger(left))
-
-
-def test_event_of_another_release_is_refused(task: TaskMaker) -> None:
-    with pytest.raises(UnreadableEventError, match="version 99"):
-        task(WRITE_RANK).operator().execute_complete(task(WRITE_RANK).next_try(), {"v": 99, "status": "succeeded"})
 
 
 # -- Airflow ends the deferral -------------------------------------------------------------------------------

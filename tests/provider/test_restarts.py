@@ -178,26 +178,12 @@ def test_rank_that_hangs_without_a_restart_fails_with_its_last_step(task: TaskMa
     assert (failed.value.rank, failed.value.exit_code) == (1, 124)
 
 
-def test_time_of_one_rank_is_known(task: TaskMaker) -> None:
-    train = task("sleep 1; test $GANG_RESTART = 1 || exit 3", workers=1, restarts=1)
-    train.execute()
-
-    use = train.xcoms[XCOM_END]["time_use"]
-    assert min(use["useful_s"], use["lost_s"]) > 0
-
-
 def test_deferred_task_tells_the_restarts_in_its_event(task: TaskMaker) -> None:
     event = run_trigger(restarted(task, deferrable=True).defer())
 
     assert event["status"] == "succeeded"
     assert event["restarts_total"] == 1
     assert event["time_use"]["lost_s"] is not None
-
-
-def test_restarts_are_known_without_a_stream(task: TaskMaker) -> None:
-    event = run_trigger(restarted(task, deferrable=True, stream_logs=False).defer())
-
-    assert event["restarts_total"] == 1
 
 
 ENDINGS = {

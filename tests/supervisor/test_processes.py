@@ -172,11 +172,6 @@ stuck()
         assert (restart["kind"], restart["rank"], restart["step"]) == ("hung", 1, 12)
 
 
-def test_command_that_does_not_exist_is_no_restart(tmp_path: Path) -> None:
-    with gang(tmp_path, "os.execv('/bin/sh', ['sh', '-c', 'no-such-program'])", size=1, restarts=1) as found:
-        assert found.codes() == [127]
-
-
 def test_rank_with_a_wrong_key_is_no_part_of_the_gang(tmp_path: Path) -> None:
     with gang(tmp_path, "sys.exit(5)", size=2, keys={1: "f" * 64}, GANG_FIRST_CONTACT_S="2") as found:
         assert found.codes() == [5, 5]
@@ -405,14 +400,6 @@ def test_rank_0_that_is_being_ended_takes_no_rank_of_the_next_pods(tmp_path: Pat
         wait_until(lambda: (tmp_path / "term").exists())
         with greeted(port, (tmp_path / "0" / "key").read_text().encode(), "next") as answers:
             assert answers.readline() == ""
-
-
-def test_independent_ranks_start_again_alone(tmp_path: Path) -> None:
-    with gang(tmp_path, FAIL_ONCE + "print(restart)", GANG_SUPERVISOR_ADDRESS="") as found:
-        assert found.codes() == [0, 0, 0]
-        assert [rank.out for rank in found.ranks] == [b"0\n", b"1\n", b"0\n"]
-        assert [len(found.events("restart", rank)) for rank in range(3)] == [0, 1, 0]
-        assert [len(found.events("summary", rank)) for rank in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("code", "keep", "is_left"), [(0, "0", False), (0, "", True), (3, "0", True)])

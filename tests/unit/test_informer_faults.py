@@ -13,33 +13,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import until
 from tests.unit.fault_server import (
     FaultServer,
     ModelApi,
     View,
-    bad_gateway,
     by_name,
-    close_at_once,
-    forbidden,
-    gone,
-    gone_in_band,
-    half_open,
-    internal_error,
-    login_page,
-    no_head,
-    one_bookmark,
-    reset_at_once,
-    reset_mid_line,
-    too_many_requests,
-    unauthorized,
 )
 
 if TYPE_CHECKING:
@@ -79,67 +63,6 @@ def knows(informer: Informer[View], api: ModelApi) -> bool:
         == ({api.objects[name]["metadata"]["uid"]: api.objects[name]["value"]} if name in api.objects else {})
         for name in "abc"
     )
-
-
-ENDLESS = {
-    "410 in band": gone_in_band,
-    "410 by status": gone,
-    "403": forbidden,
-    "500": internal_error,
-    "502 with a page": bad_gateway,
-    "login page": login_page,
-    "reset mid-line": reset_mid_line,
-    "reset at once": reset_at_once,
-    "closes at once": close_at_once,
-    "bookmark and close": one_bookmark,
-    "half-open": half_open,
-    "429": too_many_requests("0"),
-    "401": unauthorized,
-}
-
-
-@pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
-@in_virtual_time
-async def test_requests_stay_few_while_watches_fail_and_the_state_converges(fault: Any) -> None:
-    """Each watch fails for a second. A new list finds the changes, and the watch that works finds the later ones."""
-    api = ModelApi(every_watch=fault)
-    api.put("a", "1")
-    api.put("b", "1")
-    async with informer_of(api) as (informer, server):
-        await informer.synced()
-        api.put("a", "2")
-        api.delete("b")
-        api.forget_history()
-        await asyncio.sleep(1.0)
-        assert len(server.requests) < 60
-        assert fault is half_open or informer.statistics().watches_opened < 40
-        await until(lambda: knows(informer, api) or fault in (half_open, one_bookmark))
-        api.every_watch = None
-        api.put("c", "1")
-        await until(lambda: knows(informer, api))
-        await until(lambda: not informer.statistics().polling)
-
-
-@pytest.mark.parametrize(
-    "fault", [internal_error, bad_gateway, login_page, reset_at_once, forbidden, gone, unauthorized]
-)
-@in_virtual_time
-async def test_informer_retries_until_a_list_succeeds(fault: Any) -> None:
-    api = ModelApi(list_faults=[fault] * 4)
-    api.put("a", "1")
-    async with informer_of(api) as (informer, server):
-        await informer.synced()
-        assert knows(informer, api)
-        assert server.count()["list"] <= 6
-
-
-@in_virtual_time
-async def test_watch_without_a_response_is_replaced() -> None:
-    api = ModelApi(watch_faults=[no_head])
-    async with informer_of(api) as (informer, _):
-        await informer.synced()
-        api.put("a", "1")
-        await until(lambda: knows(informer, api), within_s=120)
 
 
 async def test_loop_is_never_blocked_by_a_burst() -> None:
