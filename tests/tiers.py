@@ -98,7 +98,9 @@ def _lane(lane: Lane, *tests: str) -> Tier:
     """
     of_newest = (
         "test_docs.py",
-        "test_kubeconfig_like_official_clients.py",
+        "test_kubeconfig.py::test_provider_and_official_client_agree",
+        "test_kubeconfig.py::test_result_that_no_official_client_has",
+        "test_kubeconfig.py::test_any_combination_of_fields_means_the_same",
         "test_provider_info.py::test_info_has_only_keys_that_airflow_reads",
         "test_refused_fields.py::test_known_fields_are_those_of_the_official_client",
     )

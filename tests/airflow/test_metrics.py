@@ -32,7 +32,7 @@ RARE = {
         *(f"sweep_{what}" for what in ("deleted", "delivered", "ended", "failures", "finished", "released")),
     )
 }
-"""Counters of what happens in trouble. `tests/provider/test_trigger_metrics.py` shows that they exist."""
+"""Counters of what happens in trouble. `tests/provider/test_trigger_process.py` shows that they exist."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.attempt.deferral import XCOM_END
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from gangjobs_sandbox.resources import JOBS
 from tests.guarantees.schedules import APPLIED, ASLEEP_S, LONG_S, SHORT_S, at_each_request, jobs_created, running_ranks
-from tests.provider.test_supervisors_in_logs import line
+from tests.provider.test_log_channel import line
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

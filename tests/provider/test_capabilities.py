@@ -1,18 +1,38 @@
-"""Discovery for gangs that name a scheduler, and for versions of the Workload API that are newer than the provider."""
+"""What a submission finds out about a cluster: its schedulers, its versions of the Workload API, and its queues."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster import resources
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.served_resources import discover
-from airflow_provider_gangjobs.exceptions import GangUnsupported
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.schedulers.workload_api import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import capabilities
 from airflow_provider_gangjobs.submission.capabilities import discover_for, why_unusable
 from gangjobs_sandbox.api import Fault, FaultKind
-from tests.provider.submission_cluster import KEY, NAMESPACE, running_cluster
+from gangjobs_sandbox.resources import JOBS
+from tests.crashes import InterceptedClient
+from tests.manifests import SUSPENDED_MANIFEST
+from tests.provider.role_gangs import LEADER_AND_WORKERS
+from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, KEY, NAMESPACE, running_cluster
 from tests.submission_requests import task_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+# -- Discovery for gangs that name a scheduler, and for versions of the Workload API that are newer than the
+#    provider --------------------------------------------------------------------------------------------------------
 
 
 def gang(**parameters):
@@ -75,5 +95,109 @@ async def test_each_submission_is_another_application_of_yunikorn(cluster):
         return job["metadata"]["name"], job["spec"]["template"]["metadata"]["labels"]["applicationId"]
 
     name, application = await submitted()
-    await cluster.client.delete(JOBS, name, NAMESPACE)
+    await cluster.client.delete(resources.JOBS, name, NAMESPACE)
     assert (await submitted())[1].rpartition("-")[2] != application.rpartition("-")[2]
+
+
+# -- A cluster may manage Jobs that name no queue: the submission finds out before anything is created ---------------
+
+Body = dict[str, Any]
+KUEUE = "/apis/kueue.x-k8s.io"
+
+
+class ManagedJobs(InterceptedClient):
+    """A client of a cluster with Kueue, whose webhook changes each Job that is created."""
+
+    def __init__(self, client: Any, change: Callable[[Body], Body]) -> None:
+        super().__init__(client)
+        self.change = change
+
+    async def get_raw(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        with suppress(NotFound):
+            return await super().get_raw(path, *args, **kwargs)
+        return {"versions": [{"version": "v1beta2"}]}
+
+    async def create(self, resource: Any, body: Body, *args: Any, **kwargs: Any) -> Any:
+        body = self.change(body) if resource.plural == "jobs" else body
+        return await super().create(resource, body, *args, **kwargs)
+
+
+def suspended(body: Body) -> Body:
+    return {**body, "spec": {**body["spec"], "suspend": True}}
+
+
+def labelled(body: Body) -> Body:
+    labels = {**body["metadata"]["labels"], LABEL_KUEUE_QUEUE: "default"}
+    return {**body, "metadata": {**body["metadata"], "labels": labels}}
+
+
+async def test_a_gang_is_refused_where_the_cluster_suspends_jobs_without_a_queue():
+    async with running_cluster() as cluster:
+        client = ManagedJobs(cluster.client, suspended)
+        with pytest.raises(InvalidGangSpec, match="manageJobsWithoutQueueName") as refused:
+            await cluster.submit(GANG_OF_4, api=client)
+        assert "Give queue_name, or name the queue in the connection" in str(refused.value)
+        assert client.requests == ["LIST jobs", FIND_KUEUE, "POST jobs"], "a dry run"
+        assert cluster.objects(JOBS) == []
+
+
+@pytest.mark.parametrize("code", [403, 429, 500])
+async def test_the_dry_run_is_sent_where_it_is_unknown_whether_kueue_is_served(code):
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=code, path=KUEUE, times=None))
+        client = InterceptedClient(cluster.client)
+        await cluster.submit(GANG_OF_4, api=client)
+        assert client.requests.count("POST jobs") == 2, "a dry run, and the Job"
+
+
+async def test_a_gang_whose_label_names_its_queue_is_not_judged():
+    async with running_cluster() as cluster:
+        client = ManagedJobs(cluster.client, suspended)
+        await cluster.submit(replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"}), api=client)
+        assert FIND_KUEUE not in client.requests
+
+
+async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
+    async with running_cluster() as cluster:
+        submission = await cluster.submit(GANG_OF_4, api=ManagedJobs(cluster.client, labelled))
+        assert (submission.queue, submission.is_suspended) == ("default", True)
+        assert submission.state is SubmissionState.IN_PROGRESS
+
+
+async def test_a_gang_that_the_user_starts_is_not_judged():
+    async with running_cluster() as cluster:
+        client = ManagedJobs(cluster.client, suspended)
+        submission = await cluster.submit(replace(GANG_OF_4, manifest=SUSPENDED_MANIFEST), api=client)
+        assert (submission.state, submission.is_suspended) == (SubmissionState.IN_PROGRESS, True)
+        assert FIND_KUEUE not in client.requests
+
+
+async def test_an_adopted_gang_is_not_judged_again():
+    async with running_cluster() as cluster:
+        first = await cluster.submit(GANG_OF_4)
+        client = ManagedJobs(cluster.client, suspended)
+        assert (await cluster.submit(GANG_OF_4, api=client, claim="ti-2")).ref == first.ref
+        assert not {"POST jobs", FIND_KUEUE} & set(client.requests)
+
+
+@pytest.mark.parametrize("spec", [GANG_OF_4, LEADER_AND_WORKERS], ids=["one Job", "roles"])
+async def test_no_dry_run_is_sent_where_kueue_is_not_served(spec):
+    async with running_cluster() as cluster:
+        client = InterceptedClient(cluster.client)
+        await cluster.submit(spec, api=client)
+        assert client.requests.count("POST jobs") == len(cluster.objects(JOBS))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(suspended, "manageJobsWithoutQueueName"), (labelled, "LocalQueue of the name default")],
+    ids=["suspends it", "gives it to a queue"],
+)
+async def test_roles_are_refused_where_the_cluster_manages_jobs_without_a_queue(change, reason):
+    async with running_cluster() as cluster:
+        client = ManagedJobs(cluster.client, change)
+        with pytest.raises(GangUnsupported) as refused:
+            await cluster.submit(LEADER_AND_WORKERS, api=client)
+        assert reason in f"{refused.value} {refused.value.remedy}"
+        assert client.requests == ["LIST jobs", FIND_KUEUE, "POST jobs"], "a dry run"
+        assert cluster.objects(JOBS) == []

@@ -20,7 +20,7 @@ from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import running
 from tests.provider.submission_cluster import NO_PERMISSION, config, running_cluster
-from tests.provider.test_unnamed_queue import ManagedJobs
+from tests.provider.test_capabilities import ManagedJobs
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread

@@ -1,17 +1,22 @@
-"""A task ends in the same way in the worker and in the triggerer, and a gang in an unknown state is left alone."""
+"""A task ends in the same way in worker and triggerer, and a gang in an unknown state is left as it is."""
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
+import ssl
 import threading
+import urllib.request
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from airflow.sdk.execution_time.timeout import timeout as airflow_alarm
 
-from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.attempt.deferral import (
     ALARM_MARGIN_S,
     DEFERRALS_MAX,
@@ -19,18 +24,27 @@ from airflow_provider_gangjobs.attempt.deferral import (
     recovery_action,
     worker_wait_limit_s,
 )
-from airflow_provider_gangjobs.exceptions import DeadlineExceeded, TrackingFailed
+from airflow_provider_gangjobs.exceptions import DeadlineExceeded, GangFailed, OutcomesMissing, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for
+from tests.guarantees.history import is_held
 from tests.provider.task_runner import run_trigger
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.task_runner import Task, TaskMaker
+
+
+# -- A task ends in the same way in the worker and in the triggerer, and a gang in an unknown state is left
+#    alone -----------------------------------------------------------------------------------------------------------
 
 ENDLESS = "sleep 600"
 SLOW_RESULT = 'sleep 2; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
@@ -178,3 +192,187 @@ def test_gang_that_neither_trigger_nor_worker_can_read_is_left_alone(
         train.operator().execute_complete(context, error_event(left, errors))
 
     assert end_state(train) == "running"
+
+
+# -- A resumed task whose gang has outcomes that are not recorded, or that are lost ----------------------------------
+
+WRITE_RANK = 'printf "$RANK" > "$GANG_RESULT_PATH"'
+
+
+@contextmanager
+def no_configmap_can_be_written(cluster: SandboxThread) -> Iterator[None]:
+    """Refuse each new ConfigMap, as an exhausted quota does."""
+    for method in ("POST", "PATCH"):
+        fault = {"kind": "status", "method": method, "path": "/configmaps", "times": None, "code": 403}
+        _faults(cluster, "POST", json.dumps({**fault, "message": "exceeded quota"}).encode())
+    try:
+        yield
+    finally:
+        _faults(cluster, "DELETE")
+
+
+def _faults(cluster: SandboxThread, method: str, body: bytes | None = None) -> None:
+    (entry,) = yaml.safe_load(cluster.kubeconfig_path.read_text())["clusters"]
+    authority = base64.b64decode(entry["cluster"]["certificate-authority-data"]).decode()
+    headers = {"Authorization": f"Bearer {cluster.token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{cluster.url}/sandbox/faults", body, headers, method=method)
+    with urllib.request.urlopen(request, context=ssl.create_default_context(cadata=authority), timeout=30):
+        pass
+
+
+class Resumed:
+    """A deferred try, and the operator that resumes it after the gang has ended."""
+
+    def __init__(self, train: Task) -> None:
+        self.train = train
+        self.context = train.next_try()
+        self.left = train.defer(self.context)
+        self.operator = train.operator()
+        watch = self.left.trigger.args
+        self.ref = GangRef(watch.namespace, watch.name, watch.uid)
+
+    @property
+    def job(self) -> dict[str, Any]:
+        (job,) = self.train.jobs
+        return job
+
+    @property
+    def held(self) -> int:
+        return sum(map(is_held, self.train.pods))
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the event of a trigger that has recorded all outcomes."""
+        return run_trigger(self.left)
+
+    def unrecorded(self, status: Status = Status.SUCCEEDED) -> dict[str, Any]:
+        """Return the event of a trigger that could record no outcome before the Job ended."""
+        condition = "Complete" if status is Status.SUCCEEDED else "Failed"
+        wait_for(
+            "the Job's end", lambda: condition in [one["type"] for one in self.job["status"].get("conditions", ())]
+        )
+        wait_for("both pods to end", lambda: {p["status"]["phase"] for p in self.train.pods} <= {"Succeeded", "Failed"})
+        counts = Counts(ranks=2, succeeded=self.job["status"].get("succeeded", 0), held=self.held)
+        completed = self.job["status"].get("completedIndexes", "")
+        event = build_event(self.ref, status, Phase(status.value), counts=counts, completed_indexes=completed)
+        return event.to_payload()
+
+    def complete(self, event: dict[str, Any]) -> Any:
+        return self.operator.resume_execution(self.left.method_name, {"event": event}, self.context)
+
+    def note_success(self, value: Any) -> None:
+        self.train.note_success(self.operator, self.context, value)
+
+    def delete(self, resource: Any, name: str, **options: Any) -> None:
+        self.train.cluster.call(lambda it: it.registry.delete(resource, name, self.ref.namespace, **options))
+
+    def delete_job(self) -> None:
+        self.delete(JOBS, self.ref.name, propagation="Background")
+
+    def delete_evidence(self) -> None:
+        """Delete the ledger and the pods of both ranks, but not the Job."""
+        self.delete(CONFIGMAPS, f"{self.ref.name}-ledger-0")
+        for pod in self.train.pods:
+            self.delete(PODS, pod["metadata"]["name"], grace_period_s=0)
+
+
+def test_results_that_cannot_be_recorded_come_from_the_held_pods(task: TaskMaker, embedded: SandboxThread) -> None:
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
+    with no_configmap_can_be_written(embedded):
+        value = resumed.complete(resumed.unrecorded())
+        assert (value, resumed.held) == ([0, 1], 2)
+
+        resumed.note_success(value)
+
+    assert resumed.train.jobs == []
+    wait_for("the end of the pods, which nothing holds any more", lambda: not resumed.train.pods)
+
+
+def test_kept_gang_has_no_held_pod_once_its_success_is_noted(task: TaskMaker, embedded: SandboxThread) -> None:
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="none", on_finish="keep"))
+    with no_configmap_can_be_written(embedded):
+        value = resumed.complete(resumed.unrecorded())
+        resumed.note_success(value)
+
+    assert (value, resumed.held) == (None, 0)
+    assert ANNOTATION_DELIVERED in resumed.job["metadata"]["annotations"]
+
+
+def test_worker_records_outcomes_that_the_trigger_could_not_record(task: TaskMaker) -> None:
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
+
+    assert resumed.complete(resumed.unrecorded()) == [0, 1]
+    assert resumed.held == 0
+
+
+@pytest.mark.parametrize("results", ["rank0", "all"])
+def test_job_deleted_after_its_end_is_no_success_without_results(task: TaskMaker, results: str) -> None:
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results=results))
+    event = resumed.recorded()
+    resumed.delete_job()
+    wait_for("the end of its pods", lambda: not resumed.train.pods)
+
+    with pytest.raises(OutcomesMissing, match="The Job was deleted after its end") as raised:
+        resumed.complete(event)
+
+    assert (raised.value.ranks, raised.value.retryable) == ((0, 1), True)
+
+
+def test_job_deleted_after_its_end_is_a_success_if_no_result_is_wanted(task: TaskMaker) -> None:
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="none"))
+    event = resumed.recorded()
+    resumed.delete_job()
+
+    assert resumed.complete(event) is None
+
+
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+@pytest.mark.parametrize("results", ["all", "none"])
+def test_job_that_lives_no_second_after_its_end_is_a_success_only_if_no_result_is_wanted(
+    task: TaskMaker, results: str, deferrable: bool
+) -> None:
+    train = task(WRITE_RANK, deferrable=deferrable, results=results, ttl_after_finished=0)
+    context = train.next_try()
+    event = run_trigger(train.defer(context)) if deferrable else {}
+
+    def complete() -> Any:
+        return train.operator().execute_complete(context, event) if deferrable else train.execute(context)
+
+    if results == "none":
+        assert complete() is None
+    else:
+        with pytest.raises(OutcomesMissing, match="Set a longer ttl_after_finished"):
+            complete()
+    wait_for("the end of the pods, which nothing holds any more", lambda: not train.pods)
+
+
+def test_job_deleted_while_its_pods_are_held_gives_its_results(task: TaskMaker) -> None:
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
+    event = resumed.unrecorded()
+    resumed.delete_job()
+
+    value = resumed.complete(event)
+    resumed.note_success(value)
+
+    assert value == [0, 1]
+    wait_for("the end of the pods, which nothing holds any more", lambda: not resumed.train.pods)
+
+
+def test_gang_whose_outcomes_are_lost_is_kept_and_not_delivered(task: TaskMaker) -> None:
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
+    event = resumed.recorded()
+    resumed.delete_evidence()
+
+    with pytest.raises(AirflowFailException, match="2 outcomes of completed ranks cannot be read at rank 0, 1"):
+        resumed.complete(event)
+    resumed.operator.deliver(resumed.context["ti"])
+
+    assert ANNOTATION_DELIVERED not in resumed.job["metadata"]["annotations"]
+
+
+def test_failed_gang_that_is_deleted_leaves_no_held_pod(task: TaskMaker, embedded: SandboxThread) -> None:
+    resumed = Resumed(task("exit 3", deferrable=True, on_finish="delete"))
+    with no_configmap_can_be_written(embedded), pytest.raises(GangFailed):
+        resumed.complete(resumed.unrecorded(Status.FAILED))
+
+    assert resumed.train.jobs == []
+    wait_for("the end of the pods, which nothing holds any more", lambda: not resumed.train.pods)

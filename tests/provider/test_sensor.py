@@ -233,24 +233,11 @@ def test_gang_of_the_newest_try_of_a_task_is_awaited(retried: Task, connection: 
 
 
 @EACH_WAY_LATER
-def test_gang_of_an_earlier_try_is_awaited_by_its_name(retried: Task, connection: str, deferrable: bool) -> None:
-    with pytest.raises(AppFailed, match="exited with code 3"):
-        run_sensor(connection, gangs=name_of_try(retried, 1), deferrable=deferrable)
-
-
-@EACH_WAY_LATER
 def test_failed_gang_skips_a_sensor_with_soft_fail(gangs: Gangs, connection: str, deferrable: bool) -> None:
     ref = gangs.submit(FAILING)
 
     with pytest.raises(AirflowSkipException):
         run_sensor(connection, gangs=ref.name, soft_fail=True, deferrable=deferrable)
-
-
-@EACH_WAY_LATER
-def test_any_end_of_the_gang_can_be_awaited(gangs: Gangs, connection: str, deferrable: bool) -> None:
-    ref = gangs.submit(FAILING)
-
-    assert run_sensor(connection, gangs=ref.name, until="ended", deferrable=deferrable)["status"] == "failed"
 
 
 @EACH_WAY

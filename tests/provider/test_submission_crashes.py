@@ -1,7 +1,8 @@
-"""The process of a submission dies before or after any of its requests. Then another process submits."""
+"""The process of a submission dies before or after any of its requests, twice, or beside another process."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -12,13 +13,21 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.submission.submission import Submission
 from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points, dies, may_die
 from tests.examples import examples
-from tests.provider.submission_cluster import GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
+from tests.interleaving import interleaved
+from tests.provider.submission_cluster import GANG_OF_4, NO_PERMISSION, RELEASES, InterleavingClient, running_cluster
+from tests.provider.test_operations import OURS, delete, submit
 
 if TYPE_CHECKING:
     from tests.provider.submission_cluster import SubmissionCluster
+
+
+# -- The process of a submission dies before or after any of its requests. Then another process submits --------------
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
 
@@ -168,3 +177,161 @@ async def test_list_that_is_unreachable_is_an_error(cluster):
     with pytest.raises(SubmissionFailed, match="find the task's Jobs") as caught:
         await cluster.submit()
     assert caught.value.retryable
+
+
+# -- Two faults, at any requests of a submission or of its deletion, leave one gang, or none after a deletion --------
+
+WAYS = (
+    *(Fault(FaultKind.STATUS, code=code) for code in (409, 429, 500, 503)),
+    Fault(FaultKind.STATUS, code=429, retry_after_s=30),
+    *(Fault(FaultKind.STATUS_AFTER, code=code) for code in (500, 503, 504)),
+    Fault(FaultKind.DROP_BEFORE),
+    Fault(FaultKind.DROP_AFTER),
+)
+"""Only writes get 409, because an API server answers no read with it."""
+WRITES = st.builds(
+    lambda way, method, skip: replace(way, method=method, skip=skip),
+    st.sampled_from(WAYS),
+    st.sampled_from(["POST", "PATCH", "DELETE"]),
+    st.integers(0, 4),
+)
+READS = st.builds(
+    lambda way, skip: replace(way, method="GET", skip=skip),
+    st.sampled_from([way for way in WAYS if way.code != 409]),
+    st.integers(0, 2),
+)
+TWO = st.tuples(WRITES | READS, WRITES | READS)
+PAIRS_OF_CRASHES = st.none() | st.builds(Crash, st.integers(0, 8), st.booleans())
+MANY = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+async def submit_in_trouble(cluster: SubmissionCluster, crash: Crash | None, *, by_id: bool) -> None:
+    """Submit in a process that may die, and that may give up only if another try can succeed."""
+    process = CrashingClient(cluster.client, crash)
+    with may_die(process):
+        try:
+            await (submit(cluster, api=process) if by_id else cluster.submit(api=process))
+        except SubmissionFailed as failed:
+            if not failed.retryable:
+                raise
+
+
+@pytest.mark.slow
+@MANY
+@given(faults=TWO, crash=PAIRS_OF_CRASHES, by_id=st.booleans(), release=st.sampled_from(RELEASES))
+async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, release):
+    async with running_cluster(release) as cluster:
+        for fault in faults:
+            cluster.faults.add(fault)
+        await submit_in_trouble(cluster, crash, by_id=by_id)
+        assert len(cluster.live_jobs()) <= 1
+        cluster.faults.remove()
+        cluster.check_one_live_gang(await (submit(cluster) if by_id else cluster.submit()))
+
+
+@pytest.mark.slow
+@MANY
+@given(faults=TWO, crash=PAIRS_OF_CRASHES, job=st.booleans(), release=st.sampled_from(RELEASES))
+async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_gang(faults, crash, job, release):
+    async with running_cluster(release) as cluster:
+        await submit(cluster)
+        cluster.bench.run()
+        for fault in faults:
+            cluster.faults.add(fault)
+        process = CrashingClient(cluster.client, crash)
+        with may_die(process):
+            try:
+                await delete(cluster, api=process, job=job)
+            except SubmissionFailed as failed:
+                assert failed.retryable  # noqa: PT017 - it need not fail
+        cluster.faults.remove()
+        await delete(cluster, job=job)
+        cluster.bench.run(60)
+        assert [cluster.objects(resource) for resource in (PODS, *OURS)] == [[]] * 5
+        assert len(cluster.objects(JOBS)) == (not job)
+
+
+@pytest.mark.parametrize("job", [False, True])
+async def test_deletion_that_crashes_at_any_request_is_completed_by_the_next_one(job):
+    async with running_cluster() as cluster:
+        await submit(cluster)
+        process = CrashingClient(cluster.client)
+        await delete(cluster, api=process, job=job)
+        points = crash_points(process.requests)
+    for crash in points:
+        async with running_cluster() as cluster:
+            await submit(cluster)
+            with dies(process := CrashingClient(cluster.client, crash)):
+                await delete(cluster, api=process, job=job)
+            await delete(cluster, job=job)
+            cluster.bench.run(60)
+            assert [cluster.objects(resource) for resource in (PODS, *OURS)] == [[]] * 5, crash
+
+
+# -- Two processes submit the same task at once; every order of their requests ends in one gang ----------------------
+
+OTHER = GangSpec(image="trainer:2", workers=4)
+
+
+TURNS = st.lists(st.integers(0, 1), max_size=24)
+HARD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+
+@settings(max_examples=examples(30), **HARD)
+@given(turns=TURNS, release=st.sampled_from(RELEASES))
+async def test_two_submitters_end_in_one_gang(turns, release):
+    async with running_cluster(release) as cluster:
+        first, second = await interleaved(
+            cluster.client,
+            iter(turns),
+            lambda api: cluster.submit(claim="ti-1", api=api),
+            lambda api: cluster.submit(claim="ti-2", api=api),
+        )
+        assert isinstance(first, Submission), first
+        assert isinstance(second, Submission), second
+        assert first.ref == second.ref
+        cluster.check_one_live_gang(second)
+
+
+@settings(max_examples=examples(20), **HARD)
+@given(turns=TURNS)
+async def test_two_tries_that_replace_each_other_leave_one_gang_to_the_next_try(turns):
+    async with running_cluster() as cluster:
+        await interleaved(
+            cluster.client,
+            iter(turns),
+            lambda api: cluster.submit(claim="ti-1", api=api, durable=False),
+            lambda api: cluster.submit(claim="ti-2", api=api, durable=False),
+        )
+        submission = await cluster.submit(claim="ti-3")
+        cluster.check_one_live_gang(submission)
+
+
+@settings(max_examples=examples(20), **HARD)
+@given(turns=TURNS)
+async def test_two_tries_with_other_parameters_leave_one_gang(turns):
+    async with running_cluster() as cluster:
+        ends = await interleaved(
+            cluster.client,
+            iter(turns),
+            lambda api: cluster.submit(GANG_OF_4, claim="ti-1", api=api),
+            lambda api: cluster.submit(OTHER, claim="ti-2", api=api),
+        )
+        assert any(isinstance(end, Submission) for end in ends)
+        cluster.bench.run()
+        assert len(cluster.live_jobs()) == 1
+
+
+async def test_many_submitters_at_once_end_in_one_gang(cluster):
+    submissions = await asyncio.gather(*(cluster.submit(claim=f"ti-{n}") for n in range(8)))
+    assert len({submission.ref for submission in submissions}) == 1
+    assert [submission.adopted for submission in submissions].count(False) == 1
+    cluster.check_one_live_gang(submissions[0])
+
+
+async def test_try_that_finds_its_job_created_meanwhile_is_responsible_for_it(cluster):
+    api = InterleavingClient(cluster.client, "create jobs", lambda: cluster.submit(claim="ti-1"))
+    submission = await cluster.submit(claim="ti-2", api=api)
+    cluster.check_one_live_gang(submission)
+    (job,) = cluster.live_jobs()
+    assert job["metadata"]["annotations"][ANNOTATION_CLAIM] == "ti-2"

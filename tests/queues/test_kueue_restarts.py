@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
-from tests.provider.test_goes_on_from_checkpoints import killed, lives
+from tests.provider.test_checkpoints import killed, lives
 from tests.queues.following import following, until
 from tests.replies import accepted
 

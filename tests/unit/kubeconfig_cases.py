@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.test_credentials_tls import SERVER, client_certificate, encoded
+from tests.unit.test_credentials import SERVER, client_certificate, encoded
 
 ASYNC, SYNC = "kubernetes_asyncio", "kubernetes"
 CERTIFICATE, KEY = client_certificate()

@@ -107,24 +107,6 @@ def test_parameter_gang_receives_the_gang(rank: Rank) -> None:
     assert rank.run(source).result == [1, 3, 2, ["etl-0.etl", "etl-1.etl", "etl-2.etl"], 4000]
 
 
-def test_gang_has_the_host_name_of_the_rank(rank: Rank) -> None:
-    assert rank.run("def f(*, gang):\n    return [gang.host, gang.master_addr]").result == ["etl-1.etl", "etl-0.etl"]
-
-
-def test_class_gang_is_defined_on_the_rank(rank: Rank) -> None:
-    assert rank.run("def f(gang):\n    return isinstance(gang, Gang)").result is True
-
-
-def test_modules_next_to_the_function_can_be_imported(rank: Rank) -> None:
-    (rank.folder / "files").mkdir()
-    (rank.folder / "files" / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
-    rank.interpreter = (sys.executable, "-s")  # -I would remove the directory from sys.path
-
-    assert rank.run(
-        "def f(*, gang):\n    import helper\n    return helper.twice(len(list(gang.files.iterdir())))"
-    ).result
-
-
 def test_spawned_processes_can_import_the_function(rank: Rank) -> None:
     rank.interpreter = (sys.executable, "-s")
     source = """def f(depth=1):
@@ -149,10 +131,6 @@ def test_only_a_requested_result_is_written(rank: Rank, results: str, index: str
     run = rank.run("def f():\n    return 7", env={"JOB_COMPLETION_INDEX": index}, results=results)
 
     assert (run.code, run.written) == (0, "7" if is_written else "")
-
-
-def test_result_that_is_not_requested_may_have_any_type(rank: Rank) -> None:
-    assert rank.run("def f():\n    return object()", results="none").code == 0
 
 
 # -- failures -------------------------------------------------------------------------------------------------
@@ -376,13 +354,6 @@ def test_function_reports_progress_and_writes_its_part_of_a_checkpoint(rank: Ran
     assert (progress["step"], progress["total"], progress["checkpoint_at"] > 0) == (2, 4, True)
     part = rank.folder / "checkpoints" / "step-000000000002" / "rank-00001-of-00003"
     assert (part / "state").read_text() == "two"
-
-
-def test_function_of_a_task_without_checkpoints_is_told_what_is_missing(rank: Rank) -> None:
-    run = rank.run("def f(*, gang: Gang):\n    gang.progress(step=1)\n    return gang.checkpoints")
-
-    assert run.code == 1
-    assert "set checkpoints of the task" in run.err
 
 
 # -- what the image needs -------------------------------------------------------------------------------------

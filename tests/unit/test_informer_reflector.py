@@ -1,14 +1,18 @@
-"""List and watch in virtual time: exact delays, and the reaction to each end of a watch."""
+"""List and watch in virtual time: exact delays, the reaction to each end of a watch, and the log of both."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
+import logging
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
@@ -23,18 +27,27 @@ from airflow_provider_gangjobs.cluster.errors import (
     ServerError,
     TooManyRequests,
     Unauthorized,
+    UnexpectedReply,
     Unreachable,
 )
-from airflow_provider_gangjobs.cluster.informer.health import Health
+from airflow_provider_gangjobs.cluster.informer.health import SILENCE_BEFORE_WARNING_S, Health
 from airflow_provider_gangjobs.cluster.informer.reflector import (
     InformerConfig,
     NextAction,
     Reflector,
     Target,
+    Undecoded,
+    ViewDecoder,
+    WatchEvent,
+    decode_page,
+    error_of_watch,
     next_action,
 )
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.kube.text import log_fields
+from airflow_provider_gangjobs.kube.views import JobView, PodView, view
+from tests.unit.builders import pod
 from tests.unit.scripted_reflector import (
     OpenWatch,
     ScriptedAnswers,
@@ -49,6 +62,8 @@ from tests.unit.scripted_reflector import (
     play,
     values,
 )
+
+# -- List and watch in virtual time: exact delays, and the reaction to each end of a watch ---------------------------
 
 # -- ends of watches ------------------------------------------------------------------------------------------
 
@@ -309,3 +324,302 @@ async def test_other_tasks_run_during_a_long_read(how: str, looks: int) -> None:
     running.cancel()
     assert len(store) == 1000
     assert len(seen) > looks
+
+
+# -- The log lines of the informer, with level and fields. Events of a watch are not logged --------------------------
+
+Line = tuple[str, str, dict[str, Any]]
+
+DOWN = ServerError(503, request="watch jobs", reason="ServiceUnavailable", message="etcd is gone")
+REFUSED = Forbidden(403, request="watch jobs", reason="Forbidden", message="may not")
+LOST = ReplyLost("watch jobs", "reset")
+DOWN_TEXT = "watch jobs: 503 ServiceUnavailable: etcd is gone"
+REFUSED_TEXT = "watch jobs: 403 Forbidden: may not"
+LOST_TEXT = "watch jobs: the response was lost, the request may have been applied: reset"
+
+SYNCED = ("INFO", "informer synced", {"objects": 1, "seconds": 0.0})
+OPENED = ("DEBUG", "watch opened", {"version": "5"})
+REOPENED = ("DEBUG", "watch opened", {"version": "9"})
+
+
+def ended(why: str, lived_s: float, events: int) -> Line:
+    return "DEBUG", "watch ended", {"why": why, "lived_s": lived_s, "events": events}
+
+
+def pause(failures: int, cause: str) -> Line:
+    return "DEBUG", "backing off", {"failures": failures, "cause": cause}
+
+
+def listed(why: str, objects: int) -> Line:
+    return "DEBUG", "list read", {"why": why, "objects": objects}
+
+
+def warned(cause: str) -> Line:
+    return "WARNING", "informer fails repeatedly and keeps retrying", {"failures": 3, "cause": cause}
+
+
+FIRST = page(5, obj("a", 1))
+EVENTS = [event("MODIFIED", obj("a", version)) for version in range(6, 9)]
+
+POLLS = "informer polls because the API server refuses the watch verb, grant it"
+
+TABLE: dict[str, tuple[list[Any], list[Line]]] = {
+    "all is well": (
+        [FIRST, [*EVENTS, bookmark(9), OpenWatch(300)], [OpenWatch(300)]],
+        [SYNCED, OPENED, ended("closed by the server", 300, 3), REOPENED, ended("closed by the server", 300, 0)],
+    ),
+    "version expired": (
+        [FIRST, [expired()], page(9), [OpenWatch(300)]],
+        [
+            SYNCED,
+            OPENED,
+            ended("watch jobs.batch in team: 410 Expired", 0, 0),
+            ("DEBUG", "version expired", {"of": "watch", "cause": "watch jobs.batch in team: 410 Expired"}),
+            pause(1, "watch jobs.batch in team: 410 Expired"),
+            listed("expired", 0),
+            REOPENED,
+            ended("closed by the server", 300, 0),
+        ],
+    ),
+    "trouble that lasts, and its end": (
+        [FIRST, *[DOWN] * 4, [OpenWatch(300)]],
+        [
+            SYNCED,
+            pause(1, DOWN_TEXT),
+            pause(2, DOWN_TEXT),
+            pause(3, DOWN_TEXT),
+            warned(DOWN_TEXT),
+            pause(4, DOWN_TEXT),
+            OPENED,
+            ended("closed by the server", 300, 0),
+            ("INFO", "informer recovered", {"failures": 4}),
+        ],
+    ),
+    "watch refused": (
+        [FIRST, REFUSED, page(6), page(7)],
+        [
+            SYNCED,
+            (
+                "WARNING",
+                POLLS,
+                {"cause": REFUSED_TEXT},
+            ),
+            listed("polling", 0),
+            listed("polling", 0),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("answers", "lines"), TABLE.values(), ids=TABLE)
+async def test_each_change_of_state_is_logged(
+    answers: list[Any], lines: list[Line], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="airflow_provider_gangjobs")
+    await play(*answers)
+    assert [(record.levelname, record.what) for record in logged(caplog)] == [(level, what) for level, what, _ in lines]
+    for record, (_, _, fields) in zip(logged(caplog), lines, strict=True):
+        assert record.fields["informer"] == "jobs in team"
+        assert record.fields | fields == record.fields
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [record for record in caplog.records if hasattr(record, "fields")]
+
+
+async def test_watch_permission_granted_later_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
+    script = ScriptedAnswers([])
+    health = Health("jobs", script.clock, healthy_after_s=5)
+    health.watch_refused(REFUSED)
+    script.now = 310
+    health.watch_refused(REFUSED)
+    health.watch_opened("5")
+    assert [(record.levelname, record.what) for record in logged(caplog)] == [
+        ("WARNING", POLLS),
+        ("INFO", "informer watches again"),
+    ]
+    assert logged(caplog)[1].fields["after_s"] == 310
+
+
+async def test_silence_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
+    script = ScriptedAnswers([])
+    words = {100.0, 1000.0, 1100.0}
+    health = Health("jobs", script.clock, healthy_after_s=5)
+    ended = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        until = script.now + seconds
+        for at in sorted(words):
+            if script.now < at <= until:
+                script.now = at
+                health.received(events=0, bookmarks=1)
+        script.now = until
+        if script.now > 1200:
+            ended.set()
+            await asyncio.Event().wait()
+
+    health._clock = type(script.clock)(monotonic=lambda: script.now, sleep=sleep)
+    attending = asyncio.create_task(health.warn_when_stale())
+    await ended.wait()
+    attending.cancel()
+    assert [(record.levelname, record.what, record.fields["silent_s"]) for record in logged(caplog)] == [
+        ("WARNING", "informer is stale, the API server does not respond", SILENCE_BEFORE_WARNING_S),
+        ("INFO", "informer is up to date again", 900),
+    ]
+
+
+async def test_events_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    burst = [event("MODIFIED", obj("a", version)) for version in range(6, 1000)]
+    await play(FIRST, [*burst, OpenWatch(300)])
+    assert len(caplog.records) == 3
+
+
+async def test_outage_of_a_day_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
+    script, _, _ = await play(FIRST, *[part for _ in range(1100) for part in (*[DOWN] * 5, page(9))])
+    assert script.now > 86400
+    assert [record.what for record in logged(caplog)] == ["informer synced", warned("")[1]]
+
+
+# -- the form of a line ----------------------------------------------------------------------------------------
+
+FORMS = {
+    "plain": ({"a": "b", "n": 1}, "what a=b n=1"),
+    "seconds are rounded": ({"s": 1.23456}, "what s=1.2"),
+    "spaces are quoted": ({"who": "jobs in team"}, 'what who="jobs in team"'),
+    "quotes are escaped": ({"why": 'no "x"'}, 'what why="no \\"x\\""'),
+    "a line stays a line": ({"why": "one\ntwo"}, 'what why="one\\ntwo"'),
+    "nothing is left out": ({"why": "", "who": None, "n": 0}, "what n=0"),
+    "other scripts stay readable": ({"why": "größer als"}, 'what why="größer als"'),
+}
+
+
+@pytest.mark.parametrize(("fields", "text"), FORMS.values(), ids=FORMS)
+def test_line_has_message_and_fields(fields: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_fields(logging.getLogger("x"), logging.INFO, "what", **fields)
+    assert caplog.messages == [text]
+
+
+def test_every_line_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    logged_messages = {what for _, lines in TABLE.values() for _, what, _ in lines}
+    assert [what for what in sorted(logged_messages) if f"`{what}`" not in documented] == []
+
+
+# -- Pages and events become views. An object that cannot be decoded is reported, and affects no other object --------
+
+STATUS = {"kind": "Status", "metadata": {}, "status": "Failure", "reason": "Expired", "code": 410}
+
+
+def named(name: str, **more: Any) -> dict[str, Any]:
+    obj = pod(name).rank(0).running(5).obj
+    return obj | {"metadata": obj["metadata"] | {"uid": f"uid-{name}", "resourceVersion": f"v-{name}"}} | more
+
+
+def odd(name: str) -> dict[str, Any]:
+    """Return an object with a uid and a version whose other fields have a wrong type."""
+    return named(name, status="odd")
+
+
+def bookmark_of_pod(version: str) -> dict[str, Any]:
+    """Return a bookmark, which has an object with a version only."""
+    return {"kind": "Pod", "metadata": {"resourceVersion": version}, "spec": {"containers": None}, "status": {}}
+
+
+def line(kind: str, obj: Any) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def summary_of(event: WatchEvent[PodView]) -> tuple[str, PodView | None, str, str]:
+    """Return type, object, uid and version of an event. The object is None if it could not be decoded."""
+    seen, meta = event.object, event.object.metadata
+    return event.type, seen if isinstance(seen, PodView) and meta.uid else None, meta.uid, meta.resource_version
+
+
+# -- events ----------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_pods_are_views() -> None:
+    lines = line("ADDED", named("a")) + line("DELETED", named("b"))
+    assert [(event.type, event.object) for event in ViewDecoder(PodView).decode_events(lines)] == [
+        ("ADDED", view(PodView, named("a"))),
+        ("DELETED", view(PodView, named("b"))),
+    ]
+
+
+KINDS = st.one_of(
+    st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.sampled_from([named("a"), odd("b"), {}, [], None])),
+    st.tuples(st.just("BOOKMARK"), st.sampled_from([bookmark_of_pod("9"), {}, None])),
+    st.tuples(st.just("ERROR"), st.just(STATUS)),
+    st.just(("", None)),
+)
+
+
+@given(st.lists(KINDS, max_size=6))
+def test_event_does_not_depend_on_other_events_of_the_chunk(events: list[tuple[str, Any]]) -> None:
+    lines = [line(*event) if event[0] else b"\n" for event in events]
+    views = ViewDecoder(PodView)
+    assert [summary_of(event) for event in views.decode_events(b"".join(lines))] == [
+        summary_of(event) for one in lines for event in views.decode_events(one)
+    ]
+
+
+def test_object_that_cannot_be_decoded_has_its_uid() -> None:
+    (event,) = ViewDecoder(PodView).decode_events(line("MODIFIED", odd("a")))
+    assert summary_of(event) == ("MODIFIED", None, "uid-a", "v-a")
+    assert isinstance(event.object, Undecoded)
+
+
+@pytest.mark.parametrize("kind", [PodView, JobView], ids=lambda kind: kind.__name__)
+def test_bookmark_has_a_version(kind: Any) -> None:
+    (event,) = ViewDecoder(kind).decode_events(line("BOOKMARK", bookmark_of_pod("9")))
+    assert (event.type, event.object.metadata.resource_version) == ("BOOKMARK", "9")
+
+
+def test_events_before_an_invalid_line_are_returned() -> None:
+    events = iter(
+        ViewDecoder(PodView).decode_events(line("ADDED", named("a")) + b"<html>\n" + line("ADDED", named("b")))
+    )
+    assert summary_of(next(events)) == ("ADDED", view(PodView, named("a")), "uid-a", "v-a")
+    with pytest.raises(UnexpectedReply):
+        next(events)
+
+
+def test_event_of_type_error_raises_the_error_of_the_server() -> None:
+    error = error_of_watch(line("ADDED", named("a")) + line("ERROR", STATUS), request="watch pods")
+    assert (error.status, error.reason) == (410, "Expired")
+
+
+# -- pages -----------------------------------------------------------------------------------------------------
+
+
+def page_of_pods(*items: Any) -> bytes:
+    return json.dumps({"metadata": {"resourceVersion": "7", "continue": "more"}, "items": items}).encode()
+
+
+def read_views(body: bytes) -> list[PodView | Undecoded]:
+    return [ViewDecoder(PodView).decode(item) for item in decode_page(body).items or ()]
+
+
+ITEMS = st.lists(st.sampled_from([named("a"), named("b"), odd("c"), {}, None]), max_size=5)
+
+
+@given(ITEMS)
+def test_object_of_a_page_does_not_depend_on_other_objects(items: list[Any]) -> None:
+    read = decode_page(page_of_pods(*items))
+    assert (read.metadata.resource_version, read.metadata.continue_) == ("7", "more")
+    assert read_views(page_of_pods(*items)) == [view for item in items for view in read_views(page_of_pods(item))]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{},"items":[]}'], ids=repr)
+def test_response_that_is_no_list_is_refused(body: bytes) -> None:
+    with pytest.raises(UnexpectedReply):
+        decode_page(body)
+
+
+def test_list_without_items_is_empty() -> None:
+    assert read_views(b'{"metadata":{"resourceVersion":"7"},"items":null}') == []

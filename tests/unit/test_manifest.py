@@ -1,16 +1,45 @@
-"""The Job that is rendered from a spec."""
+"""The Job that is rendered from a spec, its sidecars, and its place for checkpoints."""
+
+from __future__ import annotations
 
 import copy
 import json
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.checkpoints import CheckpointPlace, folder_of, place_of, to_text
+from airflow_provider_gangjobs.gang.identity import Claim, OperationKey, TaskKey, build_attempt, digest_of
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
+from airflow_provider_gangjobs.gang.preview import CHECKPOINT_DIGEST, preview
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_service
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.state.phase import Phase, VerdictKind, judge, phase_of
+from airflow_provider_gangjobs.gang.state.pod_index import (
+    SIDECAR_GRACE,
+    PodIndex,
+    decide_end,
+    end_due,
+    may_end_by_main,
+    read_rules,
+)
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, Stopped
+from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.parameters.checks import spec_problems
+from airflow_provider_gangjobs.parameters.triggerer_start import StartPlace, reason_for_worker
+from tests.unit.builders import REF, at, job, pod
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.pod_index import JobRules
+    from tests.unit.builders import JobBuilder, PodBuilder
+
+
+# -- The Job that is rendered from a spec ----------------------------------------------------------------------------
 
 KEY = TaskKey("etl", "run", "train")
 ATTEMPT = build_attempt(KEY, Claim("ti-1"), namespace="ml", number=1)
@@ -348,3 +377,321 @@ def test_rendering_does_not_change_its_arguments():
 )
 def test_name_and_namespace_come_from_parameters_then_manifest(spec, slug, namespace):
     assert (requested_name(spec), requested_namespace(spec)) == (slug, namespace)
+
+
+# -- The end of a gang whose main containers have ended while other containers keep its pods running -----------------
+
+
+def rules(*containers: str, **spec: Any) -> JobRules:
+    template = {"spec": {"containers": [{"name": name} for name in containers or ("main",)]}}
+    return read_rules([{"spec": {"completionMode": "Indexed", "backoffLimit": 0, "template": template, **spec}}])
+
+
+def rank(number: int) -> PodBuilder:
+    return pod(f"p{number}").rank(number).on("n")
+
+
+def ended(number: int, when: float = 40, exit_code: int = 0, **fields: Any) -> PodBuilder:
+    return rank(number).main_ended(when, exit_code, **fields)
+
+
+ALWAYS = {"restartPolicy": "Always"}
+RULES = {"restartPolicyRules": [{"action": "Restart"}]}
+COUNTED = job(2).resumed(3).counts(succeeded=1, completedIndexes="0")
+PLAIN = {"backoffLimit": 1}
+POLICY = {"podFailurePolicy": {"rules": []}}
+
+ENDS: dict[str, tuple[JobBuilder, list[PodBuilder], JobRules, tuple[str, float] | None]] = {
+    "all have succeeded": (job(2).resumed(3), [ended(0), ended(1, 50)], rules(), ("succeeded", 50)),
+    "one pod has succeeded": (job(2).resumed(3), [rank(0).succeeded(), ended(1)], rules(), ("succeeded", 40)),
+    "one rank was counted": (COUNTED, [ended(1)], rules(), ("succeeded", 40)),
+    "one runs": (job(2).resumed(3), [ended(0), rank(1).running()], rules(), None),
+    "one is missing": (job(2).resumed(3), [ended(0)], rules(), None),
+    "no sidecar": (job(2).resumed(3), [rank(0).succeeded(), rank(1).running()], rules(), None),
+    "one has failed": (job(2).resumed(3), [ended(0, 60), ended(1, 50, 3)], rules(), ("failed", 50)),
+    "one has failed, one runs": (job(2).resumed(3), [rank(0).running(), ended(1, 50, 3)], rules(), ("failed", 50)),
+    "one has failed, with retries": (job(2).resumed(3), [rank(0).running(), ended(1, 50, 3)], rules(**PLAIN), None),
+    "one has failed, with a policy": (job(2).resumed(3), [rank(0).running(), ended(1, 50, 3)], rules(**POLICY), None),
+    "succeeded with retries": (job(1).resumed(3), [ended(0)], rules(**PLAIN), ("succeeded", 40)),
+    "a container of the template runs": (
+        job(1).resumed(3),
+        [ended(0, kept_by="upload")],
+        rules("main", "upload"),
+        None,
+    ),
+    "one of two runs on because of the template": (
+        job(2).resumed(3),
+        [ended(0), ended(1, kept_by="upload")],
+        rules("main", "upload"),
+        None,
+    ),
+    "the kubelet restarts the main container": (job(1).resumed(3), [ended(0, 40, 3, **ALWAYS)], rules(), None),
+    "a rule may restart the main container": (job(1).resumed(3), [ended(0, **RULES)], rules(), None),
+    "a pod is being deleted": (job(1).resumed(3), [ended(0).deleted(60)], rules(), None),
+    "no ranks": (job(1).resumed(3), [ended(0)], rules(completionMode="NonIndexed"), None),
+}
+
+
+@pytest.mark.parametrize(("built", "pods", "of_jobs", "end"), ENDS.values(), ids=ENDS)
+def test_gang_ends_by_its_main_containers(built, pods, of_jobs, end):
+    views = [one.view() for one in pods]
+    found = decide_end(built.read(), views, of_jobs)
+    assert (found and (found.has_succeeded, found.due)) == (end and (end[0] == "succeeded", at(end[1]) + SIDECAR_GRACE))
+    assert end_due(built.read(), PodIndex(REF, views), of_jobs) == (found and found.due)
+
+
+@pytest.mark.parametrize(
+    "decided",
+    [
+        job(1).resumed(3).suspended(50),
+        job(1).resumed(3).decided("FailureTarget", 50),
+        job(1).resumed(3).complete(50),
+        job(1).resumed(3).deleted(50),
+        job(1).resumed(3).stopped(),
+        job(1).resumed(3).stopped(BY_SUCCESS),
+        job(1),
+    ],
+    ids=["suspended", "going to fail", "complete", "being deleted", "stopped", "marked", "not started"],
+)
+def test_only_a_running_job_is_ended(decided):
+    assert may_end_by_main(job(1).resumed(3).read())
+    assert not may_end_by_main(decided.read())
+
+
+def marked(end: Stopped) -> JobBuilder:
+    return job(2).resumed(3).stopped(end)
+
+
+def test_success_of_the_main_containers_is_announced_until_the_job_has_failed():
+    running = marked(BY_SUCCESS).read()
+    assert (phase_of(running), judge(running, REF), running.is_over) == (Phase.FINISHING, None, False)
+    failed = marked(BY_SUCCESS).counts(failed=2).failed(80, "DeadlineExceeded").read()
+    verdict = judge(failed, REF)
+    assert verdict is not None
+    assert (verdict.kind, verdict.completed_indexes, verdict.at) == (VerdictKind.SUCCEEDED, "0-1", at(80))
+    assert (failed.status.succeeded, failed.status.failed, failed.failed_condition) == (2, 0, None)
+
+
+def test_failure_of_a_main_container_is_no_failure_by_a_deadline():
+    assert phase_of(marked(BY_FAILURE).read()) is Phase.FINISHING
+    verdict = judge(marked(BY_FAILURE).counts(failed=2).failed(80, "DeadlineExceeded").read(), REF)
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason) == (VerdictKind.FAILED, "MainContainerFailed")
+
+
+OUTCOMES = {
+    "runs on": (ended(0), OutcomeKind.SUCCEEDED, 0, ""),
+    "runs on after a failure": (ended(0, 40, 3), OutcomeKind.FAILED, 3, ""),
+    "was deleted": (ended(0).deleted(60), OutcomeKind.SUCCEEDED, 0, ""),
+    "was deleted before its end": (ended(0, 70).deleted(60), OutcomeKind.DELETED, 0, ""),
+    "was evicted": (ended(0).disrupted("EvictionByEvictionAPI", 60).deleted(60), OutcomeKind.EVICTED, 0, ""),
+}
+
+
+@pytest.mark.parametrize(("seen", "kind", "exit_code", "container"), OUTCOMES.values(), ids=OUTCOMES)
+def test_main_container_that_ended_first_decides_the_outcome(seen, kind, exit_code, container):
+    outcome = outcome_of(seen.view())
+    assert (outcome.outcome, outcome.exit_code, outcome.container) == (kind, exit_code, container)
+    assert outcome.finished == at(70 if kind is OutcomeKind.DELETED else 40)
+
+
+def test_sidecar_that_fails_by_itself_fails_the_rank():
+    seen = rank(0).succeeded(40).sidecar("istio-proxy", 1, when=50).phase("Failed")
+    seen.obj["spec"]["restartPolicy"] = "Never"
+    outcome = outcome_of(seen.view())
+    assert (outcome.outcome, outcome.exit_code, outcome.container) == (OutcomeKind.FAILED, 1, "istio-proxy")
+
+
+def test_deletion_of_a_pod_after_its_rank_had_succeeded_is_the_cause_of_the_failure():
+    deleted = rank(1).succeeded(40).sidecar("istio-proxy", 143, when=61).phase("Failed").deleted(60)
+    deleted.obj["spec"]["restartPolicy"] = "Never"
+    peer = rank(0).failed(143, when=62).deleted(61)
+    verdict = judge(job(2).resumed(3).failed(60).read(), REF)
+    assert verdict is not None
+    found = diagnose_end(verdict, [outcome_of(deleted.view()), outcome_of(peer.view())])
+    assert found.code == "PodDeleted"
+    assert found.summary == (
+        "rank 1 had its pod deleted after its main container had succeeded, before its other containers had "
+        "ended on n; 1 other rank ended after it"
+    )
+
+
+# -- The place of checkpoints: its forms, the folder of a task, what the pods get, and what is refused ---------------
+
+PLACE_KEY = TaskKey("train", "manual__2026-01-01T00:00:00+00:00", "fit", 2, "prod")
+FOLDER = f"train/manual__2026-01-01T00:00:00+00:00/fit-2/installation-prod-{CHECKPOINT_DIGEST}"
+UNSET = {"GANG_CHECKPOINT_DIR": "", "GANG_CHECKPOINT_URL": "", "GANG_KEEP_CHECKPOINTS": "1"}
+"""Variables that `env_from` must not set."""
+DISK = {"name": "disk", "hostPath": {"path": "/mnt"}}
+
+
+def spec(checkpoints: Any, **parameters: Any) -> GangSpec:
+    return GangSpec(image="i", command=["train"], workers=2, checkpoints=checkpoints, **parameters)
+
+
+def pod_with_place(given: GangSpec) -> dict[str, Any]:
+    template: dict[str, Any] = preview(given, PLACE_KEY)[0]["spec"]["template"]["spec"]
+    return template
+
+
+def variables_of(pod: dict[str, Any]) -> dict[str, str]:
+    env = pod["containers"][0]["env"]
+    return {item["name"]: item["value"] for item in env if "CHECKPOINT" in item["name"]}
+
+
+FORMS: dict[str, tuple[Any, CheckpointPlace]] = {
+    "a claim": ("pvc://data", CheckpointPlace(claim="data")),
+    "a folder of a claim": ("pvc://data/a/b/", CheckpointPlace(claim="data", path="a/b")),
+    "a mapping": ({"claim": "data", "path": "a/b"}, CheckpointPlace(claim="data", path="a/b")),
+    "a mapping with a volume": ({"volume": "disk"}, CheckpointPlace(volume="disk")),
+    "a path": ("/mnt/a/", CheckpointPlace(folder="/mnt/a")),
+    "the URL of a path": ("file:///mnt/a", CheckpointPlace(folder="/mnt/a")),
+    "an object store": ("s3://aws@bucket/a/", CheckpointPlace(url="s3://aws@bucket/a")),
+}
+
+
+@pytest.mark.parametrize(("given", "place"), FORMS.values(), ids=FORMS)
+def test_form_of_a_place(given: Any, place: CheckpointPlace) -> None:
+    assert place_of(to_text(given)) == place
+
+
+def test_claim_is_mounted_and_each_rank_knows_the_folder_of_its_task() -> None:
+    pod = pod_with_place(spec("pvc://data/a/b"))
+
+    assert {"name": "gang-checkpoints", "persistentVolumeClaim": {"claimName": "data"}} in pod["volumes"]
+    mount = {"name": "gang-checkpoints", "mountPath": "/gang/checkpoints", "subPath": "a/b"}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    assert variables_of(pod) == {**UNSET, "GANG_CHECKPOINT_DIR": f"/gang/checkpoints/{FOLDER}"}
+
+
+def test_volume_of_the_pods_is_mounted() -> None:
+    pod = pod_with_place(spec("volume://disk", volumes=[DISK]))
+
+    assert {"name": "disk", "mountPath": "/gang/checkpoints"} in pod["containers"][0]["volumeMounts"]
+    assert [volume["name"] for volume in pod["volumes"]].count("disk") == 1
+
+
+def test_object_store_is_named_by_its_url() -> None:
+    url = f"s3://aws@bucket/a/{FOLDER}"
+    assert variables_of(pod_with_place(spec("s3://aws@bucket/a"))) == {**UNSET, "GANG_CHECKPOINT_URL": url}
+
+
+def test_folder_that_may_be_removed_is_marked() -> None:
+    assert variables_of(pod_with_place(spec("pvc://data", keep_checkpoints=False)))["GANG_KEEP_CHECKPOINTS"] == "0"
+
+
+def test_each_role_gets_the_place() -> None:
+    role = {"image": "i", "command": ["train"]}
+    given = GangSpec(roles={"leader": role, "worker": role}, checkpoints="pvc://data")
+    jobs = [each for each in preview(given, PLACE_KEY) if each["kind"] == "Job"]
+
+    folders = [variables_of(job["spec"]["template"]["spec"])["GANG_CHECKPOINT_DIR"] for job in jobs]
+    assert folders == [f"/gang/checkpoints/{FOLDER}"] * 2
+
+
+KEYS: list[TaskKey | OperationKey] = [
+    TaskKey("a", "b", "c"),
+    TaskKey("a", "b", "c", 0),
+    TaskKey("a", "b", "c-0"),
+    TaskKey("a", "b", "c", installation="prod"),
+    TaskKey("a", "b", "installation-prod", installation="prod"),
+    TaskKey("a", "b/c", "d"),
+    TaskKey("a/b", "c", "d"),
+    TaskKey("..", "b", "c"),
+    TaskKey("a", "b", "\N{SNOWMAN}" * 250),
+    TaskKey("a", "b", "\N{SNOWMAN}" * 250 + "2"),
+    OperationKey("a/b/c"),
+    OperationKey("b"),
+    OperationKey("x" * 512),
+]
+
+
+def test_no_folder_is_that_of_another_key_or_in_it() -> None:
+    folders = [folder_of(key.path, digest_of(key.digest)) + "/" for key in KEYS]
+
+    assert not [(one, other) for one, other in permutations(folders, 2) if one.startswith(other)]
+    assert not any(part in (".", "..") or len(part.encode()) > 128 for folder in folders for part in folder.split("/"))
+
+
+def test_another_place_is_another_gang_and_keeping_the_folder_is_not() -> None:
+    assert spec("pvc://data/a").hash != spec("pvc://data/b").hash
+    assert spec({"claim": "data", "path": "a"}).hash == spec("pvc://data/a").hash
+    assert spec("pvc://data", keep_checkpoints=False).hash == spec("pvc://data").hash
+
+
+REFUSED: dict[str, tuple[GangSpec, str]] = {
+    "a number": (spec(3), "names no place"),
+    "a mapping with other keys": (spec({"pvc": "data"}), "names no place"),
+    "a relative path": (spec("checkpoints"), "a relative path"),
+    "the root": (spec("/"), "names no place"),
+    "a name that no file system has": (spec(f"pvc://data/{'x' * 300}"), "with a name of 300 bytes"),
+    "a long path": (spec("s3://bucket" + "/x" * 300), "of 611 characters"),
+    "a path without a volume": (spec("/mnt"), "is on no volume of the ranks"),
+    "a volume that the pods do not have": (spec("volume://disk"), "which the pods do not have"),
+    "a volume that ends with its pod": (
+        spec("volume://disk", volumes=[{"name": "disk", "emptyDir": {}}]),
+        "of kind emptyDir, which cannot keep checkpoints",
+    ),
+    "a volume that is mounted read-only": (
+        spec(
+            "/mnt/a",
+            volumes=[DISK],
+            volume_mounts=[{"name": "disk", "mountPath": "/mnt", "readOnly": True}],
+        ),
+        "mounted read-only",
+    ),
+    "a path that leads out of the volume": (spec("pvc://data/../other"), "leads out of the volume"),
+    "a claim that cannot exist": (spec("pvc://My_Data"), "Give the name of a PersistentVolumeClaim"),
+    "a name of the provider": (
+        spec("pvc://data", volumes=[{"name": "gang-checkpoints", "emptyDir": {}}]),
+        "which holds the checkpoints",
+    ),
+    "a variable of the provider": (spec("pvc://data", env={"GANG_CHECKPOINT_DIR": "/mnt"}), "is set by the provider"),
+    "no place to remove": (spec(None, keep_checkpoints=False), "is False without checkpoints"),
+    "a removal that nobody can do": (
+        spec("pvc://data", rendezvous=False, keep_checkpoints=False),
+        "none of them knows when all have succeeded",
+    ),
+    "a removal by each of independent roles": (
+        GangSpec(
+            roles={name: {"image": "i", "command": ["train"]} for name in ("leader", "worker")},
+            checkpoints="pvc://data",
+            rendezvous=False,
+            keep_checkpoints=False,
+        ),
+        "none of them knows when all have succeeded",
+    ),
+    "no command": (GangSpec(image="i", checkpoints="pvc://data"), "is missing with checkpoints"),
+}
+
+
+@pytest.mark.parametrize(("given", "problem"), REFUSED.values(), ids=REFUSED)
+def test_place_that_cannot_be_used_is_refused(given: GangSpec, problem: str) -> None:
+    assert problem in "\n".join(map(str, validate(given)))
+
+
+@pytest.mark.parametrize("place", ["pvc://data", "volume://disk/a", "s3://bucket/a", {"claim": "data"}])
+def test_place_that_can_be_used_has_no_problem(place: Any) -> None:
+    assert validate(spec(place, volumes=[DISK])) == ()
+
+
+def test_gang_with_checkpoints_in_an_object_store_starts_in_a_worker() -> None:
+    operator = StartPlace(operator="airflow_provider_gangjobs.operators.gang_job.GangJobOperator")
+
+    assert reason_for_worker({"checkpoints": "pvc://data"}, operator) == ""
+    assert "checks checkpoints" in reason_for_worker({"checkpoints": "s3://bucket/a"}, operator)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"checkpoints": "volume://disk", "volumes": [{"name": "disk", "hostPath": {"path": "{{ params.folder }}"}}]},
+        {"checkpoints": "/data", "volume_mounts": [{"name": "disk", "mountPath": "{{ params.mount }}"}]},
+        {"checkpoints": "pvc://{{ params.claim }}/runs", "keep_checkpoints": False},
+    ],
+    ids=["volumes", "volume mounts", "checkpoints"],
+)
+def test_templates_leave_the_place_to_the_submission(parameters: dict[str, Any]) -> None:
+    given = {"image": "i", "command": ["train"], "workers": 2, **parameters}
+
+    assert spec_problems(given) == ()

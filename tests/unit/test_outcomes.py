@@ -1,7 +1,12 @@
-"""The outcome of a pod: how the pod ended, what caused the end, and the result of the rank."""
+"""How pods and Jobs ended: the outcome of a pod, its entry in the ledger, and the verdict of a Job."""
+
+from __future__ import annotations
+
+import json
 
 import pytest
 
+from airflow_provider_gangjobs.gang.identity import ledger_selector
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
     DISRUPTIONS,
     Outcome,
@@ -12,7 +17,12 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     result_outcomes,
     root_cause,
 )
-from tests.unit.builders import PodBuilder, at, pod
+from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELETED_BY
+from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode
+from tests.unit.builders import REF, PodBuilder, at, job, pod
+
+# -- The outcome of a pod: how the pod ended, what caused the end, and the result of the rank ------------------------
 
 
 def _outcome(rank: int, ending: OutcomeKind, caused: float | None = None, **fields: object) -> Outcome:
@@ -417,3 +427,159 @@ def test_table_is_ordered_by_rank():
         "0     succeeded  0          9        node-a",
         "1     failed     137        12       node-b",
     ]
+
+
+# -- The entries of a ledger: their format in each version, and the selector of their ConfigMaps ---------------------
+
+GOLDEN_V1 = (
+    '{"uid":"u-1","pod":"train-0-3-x","outcome":"preempted","rank":3,"attempt":1,"node":"node-b","phase":"Failed",'
+    '"exit_code":143,"signal":15,"reason":"Error","message":"bye","created":"2026-08-01T12:00:00Z",'
+    '"started":"2026-08-01T12:00:05Z","finished":"2026-08-01T12:01:00Z","caused":"2026-08-01T12:00:50Z","restarts":2,'
+    '"disruption":"PreemptionByScheduler"}'
+)
+OUTCOME_V1 = Outcome(
+    uid="u-1",
+    pod="train-0-3-x",
+    outcome=OutcomeKind.PREEMPTED,
+    rank=3,
+    attempt=1,
+    node="node-b",
+    phase="Failed",
+    exit_code=143,
+    signal=15,
+    reason="Error",
+    message="bye",
+    created=at(0),
+    started=at(5),
+    finished=at(60),
+    caused=at(50),
+    restarts=2,
+    disruption="PreemptionByScheduler",
+)
+
+
+def test_entry_of_the_first_version_still_loads():
+    assert decode("u-1", GOLDEN_V1) == OUTCOME_V1
+
+
+def test_entry_is_written_as_in_the_first_version():
+    assert encode(OUTCOME_V1) == GOLDEN_V1
+
+
+def test_empty_fields_are_left_out():
+    assert json.loads(encode(Outcome(uid="u", pod="p", outcome=OutcomeKind.SUCCEEDED))) == {
+        "uid": "u",
+        "pod": "p",
+        "outcome": "succeeded",
+    }
+
+
+def test_entry_of_a_later_version_is_unknown_and_not_lost():
+    found = decode("u-1", '{"uid":"u-1","pod":"p","outcome":"teleported"}')
+    assert (found.uid, found.outcome, found.reason) == ("u-1", OutcomeKind.UNKNOWN, "LedgerEntryUnreadable")
+
+
+def test_selector_finds_the_ledger_of_one_job_only():
+    assert ledger_selector(REF.name, REF.uid) == (
+        "gangjobs.airflow/gang=train-0,gangjobs.airflow/role=ledger,gangjobs.airflow/job-uid=job-uid"
+    )
+
+
+# -- The verdict of a Job follows from its final condition -----------------------------------------------------------
+
+VERDICTS = {
+    "complete": (job().complete(60), VerdictKind.SUCCEEDED, "CompletionsReached", at(60)),
+    "failed": (job().failed(60), VerdictKind.FAILED, "BackoffLimitExceeded", at(60)),
+    "complete, then removed by TTL": (
+        job().complete(60).deleted(90),
+        VerdictKind.SUCCEEDED,
+        "CompletionsReached",
+        at(60),
+    ),
+    "complete in the second of its deletion": (
+        job().complete(60).deleted(60),
+        VerdictKind.SUCCEEDED,
+        "CompletionsReached",
+        at(60),
+    ),
+    "failed, then deleted": (job().failed(60).deleted(90), VerdictKind.FAILED, "BackoffLimitExceeded", at(60)),
+    "failed because it was deleted": (job().failed(60).deleted(50), VerdictKind.DELETED, "JobDeleted", at(50)),
+    "being deleted": (job().deleted(50), VerdictKind.DELETED, "JobDeleted", at(50)),
+    "replaced": (job(uid="other").complete(60), VerdictKind.REPLACED, "JobReplaced", None),
+}
+
+
+@pytest.mark.parametrize(("seen", "ended", "reason", "when"), VERDICTS.values(), ids=VERDICTS)
+def test_verdict_is_the_final_condition_of_the_job(seen, ended, reason, when):
+    verdict = judge(seen.read(), REF)
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason, verdict.at) == (ended, reason, when)
+
+
+def test_missing_job_was_deleted():
+    verdict = judge(None, REF)
+    assert verdict is not None
+    assert verdict.kind is VerdictKind.DELETED
+    assert not verdict.job_is_there
+
+
+BY = "task etl.cleanup of run r"
+
+
+@pytest.mark.parametrize(
+    "last_seen", [None, job().read(), job(uid="other").annotation(ANNOTATION_DELETED_BY, BY).read()]
+)
+def test_missing_job_of_which_nobody_is_known_to_have_deleted_it_was_deleted_by_somebody(last_seen):
+    verdict = judge(None, REF, last_seen=last_seen)
+    assert verdict is not None
+    assert verdict.reason == "JobDeleted"
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_deletion_on_purpose_is_told_as_that_with_who_deleted_the_gang(is_gone):
+    seen = job().annotation(ANNOTATION_DELETED_BY, BY).deleted(50).read()
+    verdict = judge(None, REF, last_seen=seen) if is_gone else judge(seen, REF)
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason) == (VerdictKind.DELETED, "GangDeleted")
+    assert verdict.message == f"Job {REF} was deleted by {BY}"
+
+
+def test_gang_that_ended_before_it_was_deleted_on_purpose_has_its_own_end():
+    seen = job().annotation(ANNOTATION_DELETED_BY, BY).complete(60).deleted(90).read()
+    verdict = judge(seen, REF)
+    assert verdict is not None
+    assert verdict.kind is VerdictKind.SUCCEEDED
+
+
+OPEN = {
+    "new": job(),
+    "running": job().resumed(3).counts(active=4),
+    "success is only decided": job().decided("SuccessCriteriaMet", 60),
+    "failure is only decided": job().decided("FailureTarget", 60),
+    "counters say all": job().counts(succeeded=4, completedIndexes="0-3"),
+}
+
+
+@pytest.mark.parametrize("seen", OPEN.values(), ids=OPEN)
+def test_job_without_a_final_condition_has_no_verdict(seen):
+    assert judge(seen.read(), REF) is None
+
+
+def test_false_condition_is_no_verdict():
+    seen = job().failed(60)
+    for condition in seen.obj["status"]["conditions"]:
+        condition["status"] = "False"
+    assert judge(seen.read(), REF) is None
+
+
+def test_verdict_carries_the_completed_indexes():
+    verdict = judge(job(4).complete(60).read(), REF)
+    assert verdict is not None
+    assert verdict.completed_indexes == "0-3"
+
+
+def test_interim_condition_comes_before_the_verdict():
+    decided = job().decided("FailureTarget", 60, "DeadlineExceeded").read().interim_condition
+    assert decided is not None
+    assert decided.reason == "DeadlineExceeded"
+    assert job().read().interim_condition is None

@@ -1,22 +1,27 @@
-"""Importing the interfaces of the provider in a DAG file loads no client library and nothing of the sandbox.
-
-Each DAG file has a process of its own, because the process of the tests has imported these modules.
-"""
+"""The interfaces of users: what their import loads, and that the hook has the use cases of the service."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.service import GangService
+from benchmarks.harness import ROOT
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+# -- Importing the interfaces of the provider in a DAG file loads no client library and nothing of the sandbox -------
 
 HEAVY = (
     "kubernetes",
@@ -136,3 +141,30 @@ def test_provider_info_loads_only_itself(tmp_path: Path) -> None:
     )
 
     assert done.stdout.split() == ["airflow_provider_gangjobs", "airflow_provider_gangjobs.get_provider_info"]
+
+
+# -- The hook has the documented use cases of the service, as blocking methods that agree with the coroutines --------
+
+COROUTINES = {
+    name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if not name.startswith("_")
+}
+USE_CASES = sorted(COROUTINES & vars(GangJobHook).keys())
+PAGES = ("reference.md", "submission.md")
+
+
+def test_hook_has_exactly_the_documented_use_cases_of_the_service() -> None:
+    text = "".join((ROOT / "docs" / page).read_text() for page in PAGES)
+    documented = set(re.findall(r"\bhook\.(\w+)\(", text))
+
+    assert documented & COROUTINES == set(USE_CASES)
+
+
+@pytest.mark.parametrize("name", USE_CASES)
+def test_method_of_the_hook_agrees_with_the_service_and_blocks(name: str) -> None:
+    method: Any = getattr(GangJobHook, name)
+    coroutine: Any = getattr(GangService, name)
+
+    assert inspect.signature(method) == inspect.signature(coroutine)
+    assert method.__doc__ == coroutine.__doc__
+    assert method.__doc__, "a use case is documented"
+    assert not inspect.iscoroutinefunction(method)

@@ -1,11 +1,25 @@
-"""The rules of queues: who starts a Job, what a queue guarantees, and which requests are refused."""
+"""The rules of queues, the positions of Jobs in them, and for how long a gang has assembled in earlier runs."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.clock import Clock
+from airflow_provider_gangjobs.cluster.informer import Notification, informers
+from airflow_provider_gangjobs.cluster.kueue import (
+    FIRST_READ_AFTER_S,
+    NOT_SERVED_READ_EVERY_S,
+    READ_EVERY_S,
+    RECENT_READ_TIMEOUT_S,
+    PendingPositions,
+    Position,
+    recent_position,
+)
 from airflow_provider_gangjobs.gang.queues import (
     Queue,
     QueueFacts,
@@ -25,15 +39,28 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     topology_guarantee,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline, parse_assembly_baseline
+from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, next_assembly_baseline
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.kube.well_known import (
+    ANNOTATION_ASSEMBLY_BASELINE,
     ANNOTATION_QUEUE,
     ANNOTATION_QUEUED,
+    ANNOTATION_STOPPED,
     LABEL_KUEUE_PRIORITY,
     LABEL_KUEUE_QUEUE,
 )
 from tests.manifests import SUSPENDED_MANIFEST
+from tests.provider.virtual_time import in_virtual_time
+from tests.unit.fault_server import Connection, FaultServer, Request, status
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+
+
+# -- The rules of queues: who starts a Job, what a queue guarantees, and which requests are refused ------------------
 
 
 def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> StoredGang:
@@ -278,3 +305,290 @@ def test_bad_parameters_of_a_queue_are_refused(parameters: dict[str, Any], path:
 )
 def test_good_parameters_of_a_queue_are_accepted(parameters: dict[str, Any]) -> None:
     assert validate(GangSpec(image="a", **parameters)) == ()
+
+
+# -- The positions of Jobs in their Kueue queues, over HTTP against a server with scripted responses, in virtual
+#    time ------------------------------------------------------------------------------------------------------------
+
+PATH = "/apis/visibility.kueue.x-k8s.io/{}/namespaces/ns/localqueues/team/pendingworkloads"
+Answer = Callable[[Connection], Awaitable[None]]
+
+
+def summary(*job_uids: str) -> Answer:
+    """The jobs in this order, after one Job of another LocalQueue of the ClusterQueue."""
+    items = [
+        {"metadata": {"name": uid, "ownerReferences": [{"uid": uid}]}, "positionInClusterQueue": number}
+        for number, uid in enumerate(job_uids, 1)
+    ]
+    return answer(200, {"kind": "PendingWorkloadsSummary", "items": items})
+
+
+def answer(code: int, body: Any = None) -> Answer:
+    async def reply(connection: Connection) -> None:
+        await connection.reply(code, body if body is not None else status(code, "Whatever"))
+
+    return reply
+
+
+async def reset(connection: Connection) -> None:
+    connection.reset()
+
+
+class Visibility:
+    """A server that uses each response once, and the last one for all further requests."""
+
+    def __init__(self, *answers: Answer, version: str = "v1beta2") -> None:
+        self.answers = list(answers)
+        self.path = PATH.format(version)
+        self.server = FaultServer(self.handle)
+
+    async def handle(self, request: Request, connection: Connection) -> None:
+        if request.path != self.path:
+            await connection.reply(404, b"404 page not found")
+        else:
+            await (self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])(connection)
+
+    @property
+    def paths(self) -> list[str]:
+        return [request.path for request in self.server.requests]
+
+
+def wait_for(known: PendingPositions, config: ClusterConfig, uid: str) -> tuple[Position, Notification]:
+    notification = Notification()
+    return known.acquire(config, "ns", "team", uid, notification), notification
+
+
+@in_virtual_time
+async def test_all_gangs_of_a_queue_share_one_read() -> None:
+    api = Visibility(summary("b", "a"))
+    async with api.server as server:
+        known = PendingPositions()
+        positions = [wait_for(known, server.config, uid)[0] for uid in "abc"]
+        await asyncio.sleep(FIRST_READ_AFTER_S + 1)
+        assert [position.number for position in positions] == [3, 2, None]
+        late, _ = wait_for(known, server.config, "b")
+        assert (late.number, api.paths) == (2, [api.path])
+        await informers().aclose()
+
+
+@in_virtual_time
+async def test_gangs_that_are_admitted_at_once_cost_no_request() -> None:
+    api = Visibility(summary())
+    async with api.server as server:
+        known = PendingPositions()
+        for uid in "abc":
+            wait_for(known, server.config, uid)[0].close()
+            await asyncio.sleep(1)
+        await asyncio.sleep(READ_EVERY_S)
+        assert api.paths == []
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@in_virtual_time
+async def test_gang_is_notified_when_its_position_is_halved() -> None:
+    others = [f"o{number}" for number in range(6)]
+    api = Visibility(summary(*others, "a"), summary(*others[1:], "a"), summary(*others[3:], "a"))
+    async with api.server as server:
+        position, notification = wait_for(PendingPositions(), server.config, "a")
+        assert await notification.wait(FIRST_READ_AFTER_S + 1)
+        assert position.number == 8
+        assert await notification.wait(READ_EVERY_S + 1)
+        assert position.number == 7
+        assert not await notification.wait(READ_EVERY_S + 1)
+        assert position.number == 5
+        await informers().aclose()
+
+
+UNKNOWN = {
+    "no right": ([answer(403)], NOT_SERVED_READ_EVERY_S),
+    "not served, or no such queue": ([answer(404)], NOT_SERVED_READ_EVERY_S),
+    "Kueue is away": ([answer(503)], READ_EVERY_S),
+    "connection is lost": ([reset], READ_EVERY_S),
+    "something else answers": ([answer(200, {"items": [{"metadata": {}}]})], READ_EVERY_S),
+    "login page": ([answer(200, b"<html>")], READ_EVERY_S),
+}
+
+
+@pytest.mark.parametrize(("answers", "pause_s"), UNKNOWN.values(), ids=UNKNOWN)
+@in_virtual_time
+async def test_position_is_unknown_until_it_can_be_read(
+    answers: list[Answer], pause_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Visibility(*answers, summary("a"))
+    async with api.server as server:
+        position, _ = wait_for(PendingPositions(), server.config, "a")
+        await asyncio.sleep(FIRST_READ_AFTER_S + pause_s - 1)
+        assert position.number is None
+        await asyncio.sleep(2)
+        assert position.number == 2
+        await informers().aclose()
+    assert caplog.records == []
+
+
+@in_virtual_time
+async def test_position_that_cannot_be_read_any_more_is_unknown() -> None:
+    api = Visibility(summary("a"), answer(503))
+    async with api.server as server:
+        position, _ = wait_for(PendingPositions(), server.config, "a")
+        await asyncio.sleep(FIRST_READ_AFTER_S + 1)
+        assert position.number == 2
+        await asyncio.sleep(READ_EVERY_S)
+        assert position.number is None
+        await informers().aclose()
+
+
+@in_virtual_time
+async def test_older_version_of_the_api_is_read() -> None:
+    api = Visibility(summary("a"), version="v1beta1")
+    async with api.server as server:
+        position, _ = wait_for(PendingPositions(), server.config, "a")
+        await asyncio.sleep(FIRST_READ_AFTER_S + 1)
+        assert (position.number, api.paths) == (2, [PATH.format("v1beta2"), PATH.format("v1beta1")])
+        await informers().aclose()
+
+
+@in_virtual_time
+async def test_gang_that_comes_after_the_last_one_is_read_anew() -> None:
+    api = Visibility(summary("a"))
+    async with api.server as server:
+        known = PendingPositions()
+        wait_for(known, server.config, "a")[0].close()
+        await asyncio.sleep(2 * READ_EVERY_S)
+        position, _ = wait_for(known, server.config, "a")
+        await asyncio.sleep(FIRST_READ_AFTER_S + 1)
+        assert position.number == 2
+        await informers().aclose()
+
+
+def connect(config: ClusterConfig) -> Client:
+    """A client by the clock of the loop."""
+    return Client(config, clock=Clock(monotonic=asyncio.get_running_loop().time))
+
+
+async def silent(connection: Connection) -> None:
+    await connection.silence()
+
+
+@in_virtual_time
+async def test_readers_that_look_often_share_one_read_a_minute() -> None:
+    api = Visibility(summary("b", "a"), summary("a"))
+    async with api.server as server, connect(server.config) as client:
+        together = [recent_position(client, "ns", "team", uid) for uid in "abc"]
+        assert await asyncio.gather(*together) == [3, 2, None]
+        await asyncio.sleep(READ_EVERY_S - 1)
+        assert await recent_position(client, "ns", "team", "a") == 3
+        assert api.paths == [api.path]
+        await asyncio.sleep(1)
+        assert await recent_position(client, "ns", "team", "a") == 2
+        assert api.paths == [api.path] * 2
+
+
+@pytest.mark.parametrize(("answers", "pause_s"), UNKNOWN.values(), ids=UNKNOWN)
+@in_virtual_time
+async def test_reader_that_looks_often_repeats_no_failure(answers: list[Answer], pause_s: float) -> None:
+    api = Visibility(*answers, summary("a"))
+    async with api.server as server, connect(server.config) as client:
+        for _ in range(3):
+            assert await recent_position(client, "ns", "team", "a") is None
+        assert api.paths.count(api.path) == 1
+        await asyncio.sleep(pause_s)
+        assert await recent_position(client, "ns", "team", "a") == 2
+
+
+@in_virtual_time
+async def test_silent_server_delays_a_page_once_a_minute_for_two_seconds() -> None:
+    api = Visibility(silent, summary("a"))
+    async with api.server as server, connect(server.config) as client:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        assert await asyncio.gather(*(recent_position(client, "ns", "team", "a") for _ in range(3))) == [None] * 3
+        assert await recent_position(client, "ns", "team", "a") is None
+        assert loop.time() - started == pytest.approx(RECENT_READ_TIMEOUT_S)
+        await asyncio.sleep(READ_EVERY_S)
+        assert await recent_position(client, "ns", "team", "a") == 2
+
+
+# -- For how long a gang has assembled in runs that Kueue has stopped ------------------------------------------------
+
+LATER = "2026-01-01T00:01:00Z"
+
+
+def stopped(before_ready: int, after_ready: int, preempted: int, admitted_s: int, **state: str) -> KueueWorkloadView:
+    """Kueue's Workload of a gang that Kueue has stopped so often, and that was admitted for so long until then.
+
+    :param state: The status of the conditions QuotaReserved and Evicted.
+    """
+    counts = {
+        ("PodsReadyTimeout", "WaitForStart"): before_ready,
+        ("PodsReadyTimeout", "WaitForRecovery"): after_ready,
+        ("Preempted", ""): preempted,
+    }
+    evictions = [
+        {"reason": reason, "underlyingCause": cause, "count": count}
+        for (reason, cause), count in counts.items()
+        if count
+    ]
+    conditions = [
+        {"type": kind, "status": status, "reason": "any", "lastTransitionTime": LATER} for kind, status in state.items()
+    ]
+    status: dict[str, Any] = {
+        "conditions": conditions,
+        "schedulingStats": {"evictions": evictions},
+        "accumulatedPastExecutionTimeSeconds": admitted_s,
+    }
+    return view(KueueWorkloadView, {"metadata": {}, "spec": {}, "status": status})
+
+
+def noted(baseline: str | None, **annotations: str) -> StoredGang:
+    """A Job of a gang with this note."""
+    found = {**annotations, **({ANNOTATION_ASSEMBLY_BASELINE: baseline} if baseline is not None else {})}
+    return read_job({"metadata": {"namespace": "team-a", "name": "train", "uid": "u", "annotations": found}})
+
+
+EARLIER = {
+    "no Workload": (noted(None), None, 0),
+    "never stopped": (noted(None), stopped(0, 0, 0, 0), 0),
+    "twice not ready in time": (noted(None), stopped(2, 0, 0, 61), 61),
+    "preempted, not noted": (noted(None), stopped(2, 0, 1, 90), 0),
+    "preempted, noted": (noted("1 30"), stopped(2, 0, 1, 90), 60),
+    "ran and was stopped, noted": (noted("1 3630"), stopped(1, 1, 0, 3660), 30),
+    "preempted again, not noted": (noted("1 30"), stopped(2, 0, 2, 150), 0),
+    "a new Workload": (noted("1 30"), stopped(1, 0, 0, 30), 0),
+    "a note of an unknown form": (noted("later"), stopped(1, 0, 0, 30), 30),
+}
+
+
+@pytest.mark.parametrize(("seen", "workload", "seconds"), EARLIER.values(), ids=EARLIER)
+def test_runs_that_kueue_has_stopped_before_all_pods_were_ready_add_up(
+    seen: StoredGang, workload: KueueWorkloadView | None, seconds: float
+) -> None:
+    assert earlier_assembly_s(seen, workload) == seconds
+
+
+def test_v1beta1_spells_the_time_of_earlier_runs_in_another_way() -> None:
+    eviction = {"reason": "PodsReadyTimeout", "underlyingCause": "WaitForStart", "count": 1}
+    status = {"schedulingStats": {"evictions": [eviction]}, "accumulatedPastExexcutionTimeSeconds": 61}
+    assert earlier_assembly_s(noted(None), view(KueueWorkloadView, {"status": status})) == 61
+
+
+BASELINES = {
+    "no Workload": (noted(None), None, None),
+    "not ready in time": (noted(None), stopped(2, 0, 0, 61), None),
+    "preempted": (noted(None), stopped(1, 0, 1, 90), AssemblyBaseline(1, 90)),
+    "stopped while it ran": (noted(None), stopped(0, 1, 0, 3600), AssemblyBaseline(1, 3600)),
+    "noted": (noted("1 90"), stopped(1, 0, 1, 90), None),
+    "a new Workload": (noted("1 30"), stopped(0, 0, 0, 0), AssemblyBaseline()),
+    "being stopped": (noted(None), stopped(0, 0, 1, 0, QuotaReserved="True", Evicted="True"), None),
+    "stopped": (noted(None), stopped(0, 0, 1, 9, QuotaReserved="False", Evicted="True"), AssemblyBaseline(1, 9)),
+    "admitted again": (noted(None), stopped(0, 0, 1, 9, QuotaReserved="True", Evicted="False"), AssemblyBaseline(1, 9)),
+    "stopped by the provider": (noted(None, **{ANNOTATION_STOPPED: "why"}), stopped(0, 0, 1, 9), None),
+}
+
+
+@pytest.mark.parametrize(("seen", "workload", "baseline"), BASELINES.values(), ids=BASELINES)
+def test_stop_for_another_reason_ends_the_sum(
+    seen: StoredGang, workload: KueueWorkloadView | None, baseline: AssemblyBaseline | None
+) -> None:
+    assert next_assembly_baseline(seen, workload) == baseline
+    if baseline is not None:
+        assert parse_assembly_baseline(str(baseline)) == baseline

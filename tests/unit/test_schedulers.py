@@ -1,4 +1,6 @@
-"""The gang schedulers beside the default scheduler: selection, links, objects, and the guarantee in a cluster."""
+"""The gang schedulers: which Jobs can be a gang, selection, links, objects, and the guarantee in a cluster."""
+
+from __future__ import annotations
 
 import copy
 import itertools
@@ -7,10 +9,20 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
-from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision, shape_of
+from airflow_provider_gangjobs.gang.render.placement import (
+    Placement,
+    PlacementDecision,
+    Shape,
+    decide_placement,
+    ineligibility_reason,
+    shape_of,
+)
 from airflow_provider_gangjobs.gang.schedulers.base import Guarantee, SchedulingGroup, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.external import (
     SEPARATE_SCHEDULERS,
@@ -22,11 +34,20 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     select_scheduler,
     separate_scheduler_of,
 )
-from airflow_provider_gangjobs.gang.schedulers.workload_api import newer_dialects, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import (
+    DISCOVERED_DIALECTS,
+    JobSchedulingDialect,
+    find_dialect,
+    newer_dialects,
+    select_dialect,
+)
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
+from airflow_provider_gangjobs.kube.names import is_dns_label
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.submission.steps.placement import depends_on_queue, select_placement
+
+# -- The gang schedulers beside the default scheduler: selection, links, objects, and the guarantee in a cluster -----
 
 GROUP = SchedulingGroup("train-0", "ml", 4, 3, "high", {"gangjobs.airflow/gang": "train-0"})
 CONTAINER = {"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
@@ -320,3 +341,220 @@ def test_scheduling_of_the_job_is_refused_beside_a_link_of_the_pods():
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {}, **job}}
     with pytest.raises(InvalidGangSpec, match="is given together with the pods"):
         require_valid(GangSpec(manifest=manifest))
+
+
+# -- The manifests and pod links of each dialect ---------------------------------------------------------------------
+
+WORKLOAD_GROUP = SchedulingGroup(
+    "train-0", "ml", size=4, min_count=3, priority_class="high", labels={"gangjobs.airflow/gang": "train-0"}
+)
+CREATED_JOB = {"spec": {"template": {"spec": {"containers": []}}}}
+JOB_OWNER = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "name": "train-0",
+    "uid": "job-uid",
+    "controller": True,
+    "blockOwnerDeletion": False,
+}
+BOTH = ("workloads", "podgroups")
+EVERY = [*DISCOVERED_DIALECTS, JobSchedulingDialect()]
+
+
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [
+        ({"v1": ("priorityclasses",)}, None),
+        ({"v1alpha1": ("workloads",)}, None),
+        ({"v1alpha2": BOTH}, "v1alpha2"),
+        ({"v1alpha2": ("workloads",)}, None),
+        ({"v1alpha3": BOTH, "v1beta1": BOTH}, "v1beta1"),
+        ({"v1alpha3": BOTH, "v1beta1": ()}, "v1alpha3"),
+    ],
+    ids=["none", "1.35", "1.36", "1.36 without PodGroups", "1.37", "1.37 without beta"],
+)
+def test_best_served_dialect_is_chosen(served, expected):
+    dialect = select_dialect(served)
+    assert (dialect and dialect.name) == expected
+
+
+def test_field_of_the_job_is_used_only_by_name():
+    assert select_dialect({"v1beta1": BOTH}, "job-scheduling") == JobSchedulingDialect()
+    assert select_dialect({"v1alpha2": BOTH}, "job-scheduling", proven=["v2"]) is None
+
+
+def test_names_are_unique_and_found():
+    assert [find_dialect(dialect.name) for dialect in EVERY] == EVERY
+    assert find_dialect("volcano") is None
+
+
+@pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
+def test_present_and_missing_links_are_recognised(dialect):
+    before = copy.deepcopy(CREATED_JOB)
+    linked = dialect.with_link(CREATED_JOB, WORKLOAD_GROUP)
+    assert before == CREATED_JOB
+    assert dialect.has_link(linked, WORKLOAD_GROUP)
+    assert not dialect.has_link(CREATED_JOB, WORKLOAD_GROUP)
+
+
+@pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
+def test_objects_are_owned_by_the_job(dialect):
+    made = [dialect.workload(WORKLOAD_GROUP, "job-uid"), dialect.pod_group(WORKLOAD_GROUP, "job-uid", "workload-uid")]
+    for thing in filter(None, made):
+        assert thing["metadata"]["ownerReferences"][0] == JOB_OWNER
+        assert (thing["metadata"]["name"], thing["metadata"]["namespace"]) == ("train-0", "ml")
+        assert thing["apiVersion"] == f"scheduling.k8s.io/{dialect.version}"
+
+
+TEMPLATE_REFERENCES = {
+    "v1alpha2": {"podGroupTemplateRef": {"workload": {"workloadName": "train-0", "podGroupTemplateName": "gang"}}},
+    "v1alpha3": {"workloadRef": {"workloadName": "train-0", "templateName": "gang"}},
+    "v1beta1": {"workloadRef": {"workloadName": "train-0", "templateName": "gang"}},
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
+def test_pod_group_names_its_template_as_the_release_does(name):
+    dialect = find_dialect(name)
+    assert dialect is not None
+    workload, group = (
+        dialect.workload(WORKLOAD_GROUP, "job-uid"),
+        dialect.pod_group(WORKLOAD_GROUP, "job-uid", "workload-uid"),
+    )
+    assert workload is not None
+    assert group is not None
+    policy = {"schedulingPolicy": {"gang": {"minCount": 3}}, "priorityClassName": "high"}
+    assert workload["spec"]["podGroupTemplates"] == [{"name": "gang", **policy}]
+    assert group["spec"] == {**TEMPLATE_REFERENCES[name], **policy}
+    assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
+    assert group["metadata"]["ownerReferences"][1]["uid"] == "workload-uid"
+    assert is_dns_label(workload["spec"]["podGroupTemplates"][0]["name"])
+    assert dialect.with_link(CREATED_JOB, WORKLOAD_GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {
+        "podGroupName": "train-0"
+    }
+
+
+def test_job_scheduling_sets_the_field_of_the_job():
+    dialect = find_dialect("job-scheduling")
+    assert dialect is not None
+    spec = dialect.with_link(CREATED_JOB, WORKLOAD_GROUP)["spec"]
+    assert spec["scheduling"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    assert spec["template"] == CREATED_JOB["spec"]["template"]
+    assert dialect.workload(WORKLOAD_GROUP, "job-uid") is None
+    assert dialect.pod_group(WORKLOAD_GROUP, "job-uid", "") is None
+
+
+# -- Which Jobs can be a gang, and what happens to the others --------------------------------------------------------
+
+FOUR = Shape(parallelism=4, completions=4, indexed=True, backoff_limit=0)
+
+INELIGIBLE_SHAPES = {
+    "not indexed": ({"indexed": False}, "NonIndexed"),
+    "a tail of completions": ({"completions": 8}, "completions (8) is not equal to parallelism (4)"),
+    "fewer completions": ({"completions": 2}, "completions (2) is not equal to parallelism (4)"),
+    "no completions": ({"completions": None}, "completions (None)"),
+    "replacement pods": ({"backoff_limit": 3}, "kubernetes#142330"),
+    "replacement pods per index": ({"per_index_backoff": True}, "kubernetes#142330"),
+    "owned by a controller": ({"controller": "CronJob/x"}, "CronJob/x owns the Job"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), INELIGIBLE_SHAPES.values(), ids=INELIGIBLE_SHAPES)
+def test_other_shapes_cannot_be_a_gang(change, reason):
+    shape = structs.replace(FOUR, **change)
+    assert reason in (ineligibility_reason(shape) or "")
+    assert decide_placement(shape, GangPolicy.REQUIRED, scheduler="v1beta1").placement is Placement.REFUSED
+    assert decide_placement(shape, GangPolicy.PREFERRED, scheduler="v1beta1").placement is Placement.BASIC
+
+
+def test_four_indexed_pods_at_once_are_a_gang():
+    assert decide_placement(FOUR, GangPolicy.REQUIRED, scheduler="v1beta1") == PlacementDecision(
+        Placement.GANG, "v1beta1"
+    )
+
+
+def test_one_pod_is_basic_without_a_note():
+    one = Shape(parallelism=1, completions=1, indexed=True, backoff_limit=0)
+    assert decide_placement(one, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.BASIC, "one pod")
+
+
+def test_cluster_without_api_is_refused_or_fallen_back_on():
+    assert decide_placement(FOUR, GangPolicy.REQUIRED, scheduler=None, unserved="old") == PlacementDecision(
+        Placement.REFUSED, "old"
+    )
+    assert decide_placement(FOUR, GangPolicy.PREFERRED, scheduler=None, unserved="old") == PlacementDecision(
+        Placement.BASIC, "old"
+    )
+
+
+def test_policy_off_is_no_gang_on_any_cluster():
+    assert decide_placement(FOUR, GangPolicy.OFF, scheduler="v1beta1") == PlacementDecision(Placement.OFF)
+
+
+def test_link_of_the_user_is_not_changed():
+    brought = structs.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
+    assert decide_placement(brought, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.USER_PROVIDED)
+
+
+@given(
+    st.builds(Shape, st.integers(1, 5), st.none() | st.integers(1, 5), st.booleans(), st.integers(0, 2), st.booleans()),
+    st.sampled_from(GangPolicy),
+    st.none() | st.just("v1beta1"),
+)
+def test_only_a_gang_is_reported_as_a_gang(shape, policy, dialect):
+    decision = decide_placement(shape, policy, scheduler=dialect)
+    if decision.placement is Placement.GANG:
+        assert shape.indexed
+        assert shape.parallelism == shape.completions > 1
+        assert (policy, dialect) != (GangPolicy.OFF, None)
+    assert (decision.placement is Placement.REFUSED) <= (policy is GangPolicy.REQUIRED)
+
+
+@pytest.mark.parametrize("text", ["gang:v1beta1", "basic:no API: none", "off", "brought"])
+def test_decision_is_read_as_it_was_written(text):
+    assert str(PlacementDecision.parse(text)) == text
+
+
+def test_unknown_decision_is_no_gang():
+    assert PlacementDecision.parse("volcano:x") == PlacementDecision(Placement.OFF)
+
+
+def manifest(**spec):
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (GangSpec(), (1, 1, True)),
+        (GangSpec(workers=4), (4, 4, True)),
+        (GangSpec(manifest=manifest(parallelism=3, completions=3)), (3, 3, False)),
+        (GangSpec(manifest=manifest(parallelism=3, completions=3, completionMode="Indexed")), (3, 3, True)),
+        (GangSpec(manifest=manifest(parallelism=3), workers=5), (5, 5, True)),
+        (GangSpec(manifest=manifest(parallelism=3)), (3, None, False)),
+        (GangSpec(manifest=manifest(completionMode="NonIndexed"), workers=2), (2, 2, False)),
+    ],
+    ids=[
+        "nothing",
+        "workers",
+        "manifest",
+        "indexed manifest",
+        "both",
+        "work queue",
+        "workers of a NonIndexed manifest",
+    ],
+)
+def test_shape_follows_workers_then_manifest(spec, expected):
+    shape = shape_of(spec, dict(spec.manifest or {}))
+    assert (shape.parallelism, shape.completions, shape.indexed) == expected
+
+
+def test_shape_includes_the_fields_that_others_manage():
+    job = manifest(template={"spec": {"schedulingGroup": {"podGroupName": "g"}}})
+    job["metadata"] = {
+        "labels": {"kueue.x-k8s.io/queue-name": "q"},
+        "ownerReferences": [{"kind": "JobSet", "name": "s", "controller": True}],
+    }
+    shape = shape_of(GangSpec(manifest=job), job)
+    assert shape.user_gang_link == "spec.template.spec.schedulingGroup"
+    assert (shape.kueue_queue, shape.controller) == ("q", "JobSet/s")

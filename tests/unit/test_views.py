@@ -121,35 +121,6 @@ def test_equal_values_of_pods_are_stored_once() -> None:
     assert (one.metadata.name, other.metadata.name) == ("a", "b")
 
 
-def test_alternating_gangs_each_share_equal_values() -> None:
-    intern = view_interner()
-    ours, theirs = named("a"), named("b")
-    theirs["metadata"]["labels"] = {well_known.LABEL_GANG: "theirs"}
-    theirs["spec"] = {"nodeName": "node-b"}
-    turns = [decoded(obj, intern) for obj in (ours, theirs, ours, theirs)]
-    for one, again in zip(turns[:2], turns[2:], strict=True):
-        assert one.metadata.labels is again.metadata.labels
-        assert one.spec is again.spec
-        assert one.status is again.status
-
-
-@pytest.mark.parametrize("exit_code", [0, 137])
-def test_terminated_pods_share_parts_of_their_status(exit_code: int) -> None:
-    intern = view_interner()
-    one, other = (
-        decoded(obj | {"metadata": named(name)["metadata"]}, intern).status
-        for name, obj in (("a", pod("a").failed(exit_code).obj), ("b", pod("b").failed(1).obj))
-    )
-    (here,), (there,) = one.container_statuses, other.container_statuses
-    assert (one.phase, one.start_time) == (other.phase, other.start_time)
-    assert one.phase is other.phase
-    assert here.name is there.name
-    assert here.last_state is there.last_state
-    assert here.state.terminated is not None
-    assert there.state.terminated is not None
-    assert here.state.terminated.reason is there.state.terminated.reason
-
-
 STAGES = {"running": named("a"), "failed": pod("a").failed(137).obj, "new": pod("a").obj}
 
 
@@ -200,21 +171,6 @@ def test_garbage_collector_does_not_track_the_view_of_a_pod() -> None:
     read = decoded(named("a"))
     parts = [read, read.metadata, read.metadata.labels, read.metadata.annotations, read.spec, read.status]
     assert not any(map(gc.is_tracked, parts))
-
-
-def test_equal_values_become_the_first_of_them() -> None:
-    intern_value = make_interner()
-    first, second = "".join(["no", "de"]), "".join(["no", "de"])
-    assert first is not second
-    assert intern_value(first) is intern_value(second) is first
-
-
-def test_values_that_are_in_use_are_not_forgotten() -> None:
-    intern_value = make_interner(values_max=3)
-    used = intern_value("".join(["no", "de"]))
-    for number in range(100):
-        intern_value(f"passing-{number}")
-        assert intern_value("".join(["no", "de"])) is used
 
 
 def test_table_is_bounded() -> None:
