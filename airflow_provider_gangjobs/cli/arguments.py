@@ -214,12 +214,12 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
 
 
 def _candidates(found: list[StoredGang]) -> str:
-    from airflow_provider_gangjobs.gang.gang_lists import row_of
+    from airflow_provider_gangjobs.gang.view import view_job
 
-    rows = [row_of(job) for job in found[:CANDIDATES_MAX]]
-    words = [(f"{row.namespace}/{row.name}", row.dag_id, row.task, row.run_id, str(row.phase)) for row in rows]
+    views = [view_job(job) for job in found[:CANDIDATES_MAX]]
+    words = [(str(view), view.dag_id, view.task, view.run_id, str(view.phase)) for view in views]
     lines = ["  " + "  ".join(filter(None, line)) for line in words]
-    more = len(found) - len(rows)
+    more = len(found) - len(views)
     return "\n".join([*lines, *([f"  and {more} more"] if more else [])])
 
 

@@ -1,7 +1,6 @@
 """`gangjobs list`, `top` and `leaks`: many gangs at once; `gangjobs show` and `why`: one gang.
 
-The rows are those of `gang.gang_lists`. The texts about one gang are those of its task's log, from
-`tracking.explanation`.
+What they say of a gang is its view (`gang.view`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 import sys
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cli.arguments import (
     add_cluster_options,
@@ -35,23 +34,22 @@ from airflow_provider_gangjobs.cli.output import (
     styled,
     write_lines,
 )
-from airflow_provider_gangjobs.kube.text import to_printable_line
+from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, Leak
+    from airflow_provider_gangjobs.gang.gang_lists import DagUse, Leak
     from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.tracking.explanation import GangState
+    from airflow_provider_gangjobs.tracking.overview import Overview
 
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 REASON_CHARACTERS_MAX: Final = 80
-EXPLAINED_MAX: Final = 20
-"""Each needs some requests, and a person waits for the list."""
 
 
 def parse_age(text: str) -> timedelta:
@@ -92,18 +90,14 @@ def list_gangs(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[list[GangRow], datetime]:
-    """Return the rows, and the time of the server. A wide list says why the first gangs of it wait."""
-    from msgspec.structs import replace
+async def _read_rows(gangs: GangService, options: argparse.Namespace) -> tuple[list[GangView], datetime]:
+    """Return the gangs, and the time of the server."""
+    from airflow_provider_gangjobs.tracking.overview import explain_gangs
 
-    from airflow_provider_gangjobs.tracking.explanation import read_state
-
-    jobs, now = await _read_jobs(gangs, options), gangs.client.server_clock.now()
-    rows = _rows_of(jobs, now, options)
-    waiting = [row.uid for row in rows if row.is_waiting][:EXPLAINED_MAX] if options.output == "wide" else []
-    states = [await read_state(gangs.client, job) for job in jobs if job.ref.uid in waiting]
-    reasons = {state.row.uid: state.why.diagnosis.summary for state in states}
-    return [replace(row, reason=reasons.get(row.uid, row.reason)) for row in rows], now
+    jobs = await _read_jobs(gangs, options)
+    overview = await explain_gangs(gangs.client, selected_namespace(options, gangs), jobs)
+    now = gangs.client.server_clock.now()
+    return _rows_of(overview, now, options), now
 
 
 async def _read_jobs(gangs: GangService, options: argparse.Namespace) -> list[StoredGang]:
@@ -116,14 +110,12 @@ async def _read_jobs(gangs: GangService, options: argparse.Namespace) -> list[St
     return jobs
 
 
-def _rows_of(jobs: Iterable[StoredGang], now: datetime, options: argparse.Namespace) -> list[GangRow]:
-    from airflow_provider_gangjobs.gang.gang_lists import row_of
-
-    rows = [row for row in map(row_of, jobs) if _is_wanted(row, now, options)]
-    return sorted(rows, key=lambda row: (row.submitted_at, row.namespace, row.name), reverse=True)
+def _rows_of(overview: Overview, now: datetime, options: argparse.Namespace) -> list[GangView]:
+    rows = [view for view in overview.gangs if _is_wanted(view, now, options)]
+    return sorted(rows, key=lambda view: (view.submitted_at, view.namespace, view.name), reverse=True)
 
 
-def _is_wanted(row: GangRow, now: datetime, options: argparse.Namespace) -> bool:
+def _is_wanted(row: GangView, now: datetime, options: argparse.Namespace) -> bool:
     chosen = (options.waiting, options.running, options.failed)
     states = (row.is_waiting, row.is_running, row.has_failed)
     in_state = not any(chosen) or any(wanted and is_so for wanted, is_so in zip(chosen, states, strict=True))
@@ -132,11 +124,11 @@ def _is_wanted(row: GangRow, now: datetime, options: argparse.Namespace) -> bool
     return in_state and is_recent and options.dag in (None, row.dag_id)
 
 
-def _listing(now: Callable[[], datetime], options: argparse.Namespace) -> Listing[GangRow]:
+def _listing(now: Callable[[], datetime], options: argparse.Namespace) -> Listing[GangView]:
     from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 
-    namespace = [Column["GangRow"]("NAMESPACE", lambda row: row.namespace)] if options.all_namespaces else []
-    columns: list[Column[GangRow]] = [
+    namespace = [Column["GangView"]("NAMESPACE", lambda row: row.namespace)] if options.all_namespaces else []
+    columns: list[Column[GangView]] = [
         *namespace,
         Column("NAME", lambda row: row.name),
         Column("DAG", lambda row: row.dag_id),
@@ -149,25 +141,30 @@ def _listing(now: Callable[[], datetime], options: argparse.Namespace) -> Listin
         Column("AGE", lambda row: format_duration(now() - row.submitted_at)),
         Column("QUEUE", lambda row: row.queue, is_wide=True),
         Column("KEPT FOR", lambda row: _kept_for(row, now()), is_wide=True),
-        Column("REASON", lambda row: row.reason[:REASON_CHARACTERS_MAX], is_wide=True),
+        Column("REASON", lambda row: cut_end(row.summary, REASON_CHARACTERS_MAX)),
+        Column("REMEDY", lambda row: row.remedy, is_wide=True),
     ]
-    return Listing("GangList", columns, lambda row: f"{row.namespace}/{row.name}")
+    return Listing("GangList", columns, str)
 
 
-def _kept_for(row: GangRow, now: datetime) -> str:
+def _kept_for(row: GangView, now: datetime) -> str:
     return format_duration(row.kept_until - now) if row.kept_until else ""
 
 
 async def _watch(gangs: GangService, options: argparse.Namespace) -> None:
-    """Print the gangs, and then each gang whose row changes, until Ctrl-C."""
+    """Print the gangs, and then each gang whose view changes, until Ctrl-C."""
     from airflow_provider_gangjobs.tracking.gang_listing import watch_gangs
+    from airflow_provider_gangjobs.tracking.overview import explain_gangs
 
     await _read_jobs(gangs, options)  # raises at once what a watch would retry
-    shown: dict[str, GangRow] = {}
-    show: Callable[[GangRow], None] | None = None
-    async with aclosing(watch_gangs(gangs.client, selected_namespace(options, gangs))) as changes:
+    namespace = selected_namespace(options, gangs)
+    shown: dict[str, GangView] = {}
+    show: Callable[[GangView], None] | None = None
+    overview: Overview | None = None
+    async with aclosing(watch_gangs(gangs.client, namespace)) as changes:
         async for jobs in changes:
-            rows = _rows_of(jobs, gangs.client.server_clock.now(), options)
+            overview = await explain_gangs(gangs.client, namespace, jobs, overview)
+            rows = _rows_of(overview, gangs.client.server_clock.now(), options)
             changed = [row for row in reversed(rows) if shown.get(row.uid) != row]
             show = show or _row_writer(changed, gangs, options)
             for row in changed:
@@ -175,12 +172,14 @@ async def _watch(gangs: GangService, options: argparse.Namespace) -> None:
             shown = {row.uid: row for row in rows}
 
 
-def _row_writer(first: Sequence[GangRow], gangs: GangService, options: argparse.Namespace) -> Callable[[GangRow], None]:
+def _row_writer(
+    first: Sequence[GangView], gangs: GangService, options: argparse.Namespace
+) -> Callable[[GangView], None]:
     """Return a function that prints one row. The widths of a table are those of the first rows."""
     if options.output in {"json", "yaml"}:
         return print_json_line
     if options.output == "name":
-        return lambda row: write_lines([f"{row.namespace}/{row.name}"])
+        return lambda row: write_lines([str(row)])
     table = Table(_listing(gangs.client.server_clock.now, options), first, wide=options.output == "wide")
     write_lines(list(table.lines())[:1])
     return lambda row: write_lines([table.line(row)])
@@ -285,75 +284,70 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def show(options: argparse.Namespace) -> int:
     """Show a gang with its ranks, and return 0."""
-    state, now = run_on_cluster(options, lambda gangs: _read(gangs, options))
+    view, now = run_on_cluster(options, lambda gangs: _read(gangs, options))
     if options.output in {"json", "yaml"}:
-        ranks = [plain(row) for row in state.ranks]
-        print_object({**_head(state, "Gang"), "gang": plain(state.row), "ranks": ranks}, options.output)
+        _print_view(view, options)
     elif options.output == "name":
-        write_lines([f"{state.row.namespace}/{state.row.name}"])
+        write_lines([str(view)])
     else:
-        write_lines([*_facts(state, now), "", *_rank_lines(state.ranks, wide=options.output == "wide")])
+        write_lines([*_facts(view, now), "", *_rank_lines(view.pods, wide=options.output == "wide")])
     return 0
 
 
 def why(options: argparse.Namespace) -> int:
     """Say why a gang is in its phase and what to do, and return 0."""
-    state, now = run_on_cluster(options, lambda gangs: _read(gangs, options))
+    view, now = run_on_cluster(options, lambda gangs: _read(gangs, options))
     if options.output in {"json", "yaml"}:
-        print_object(_head(state, "GangReason"), options.output)
+        _print_view(view, options)
     else:
-        gang = f"{state.row.namespace}/{state.row.name}"
-        write_lines(filter(None, [f"{gang} {_sentence(state, now)}", state.why.diagnosis.remedy, *_unread(state)]))
+        write_lines(filter(None, [f"{view} {_sentence(view, now)}", view.remedy, *_unread(view)]))
     return 0
 
 
-async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangState, datetime]:
-    from airflow_provider_gangjobs.tracking.explanation import read_state
+async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangView, datetime]:
+    from airflow_provider_gangjobs.tracking.explanation import read_view
 
-    job = await find_gang(gangs, options)
-    state = await read_state(gangs.client, job)
-    return state, gangs.client.server_clock.now()
-
-
-def _head(state: GangState, kind: str) -> dict[str, Any]:
-    return {"apiVersion": VERSION, "kind": kind, **plain(state.why)}
+    view = await read_view(gangs.client, await find_gang(gangs, options))
+    return view, gangs.client.server_clock.now()
 
 
-def _sentence(state: GangState, now: datetime) -> str:
-    """Return the phase, for how long it has lasted, and why: the line of the task's log, or how the gang ended."""
+def _print_view(view: GangView, options: argparse.Namespace) -> None:
+    print_object({"apiVersion": VERSION, "kind": "Gang", **plain(view)}, options.output)
+
+
+def _sentence(view: GangView, now: datetime) -> str:
+    """Return the phase, for how long it has lasted, and why."""
     from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 
-    why = state.why
-    _, colon, details = why.line.partition(": ")
-    lasted = f" for {format_duration(now - why.since)}" if why.since and not state.is_over else ""
-    if state.is_over and why.diagnosis.summary:
-        colon, details = ": ", why.diagnosis.summary
-    return f"{styled(why.phase, tone_of(why.phase))}{lasted}{colon}{to_printable_line(details)}"
+    lasted = f" for {format_duration(now - view.since)}" if view.since and not view.is_over else ""
+    reason = f": {to_printable_line(view.summary)}" if view.summary else ""
+    return f"{styled(view.phase, tone_of(view.phase))}{lasted}{reason}"
 
 
-def _facts(state: GangState, now: datetime) -> Iterator[str]:
-    row = state.row
-    run = f", run {row.run_id}" if row.run_id else ""
-    of_task = f"{row.dag_id}.{row.task}{run}" if row.dag_id else f"submission {row.submission_id}"
+def _facts(view: GangView, now: datetime) -> Iterator[str]:
+    from airflow_provider_gangjobs.attempt.messages import describe_placement
+
+    run = f", run {view.run_id}" if view.run_id else ""
     facts = {
-        "Gang": f"{row.namespace}/{row.name}, attempt {row.attempt}",
-        "Task": of_task,
-        "State": _sentence(state, now),
-        "Remedy": state.why.diagnosis.remedy,
-        "Ranks": str(row.ranks),
-        "Requests": ", ".join(f"{amount} {name}" for name, amount in state.requests.items()),
-        "Placement": state.placement,
-        "Queue": row.queue,
-        "Times": ", ".join(f"{phase} {at:%Y-%m-%d %H:%M:%S}" for phase, at in state.times) + " (UTC)",
-        "Kept until": f"{row.kept_until:%Y-%m-%d %H:%M:%S} (UTC)" if row.kept_until else "",
-        "Unknown": " ".join(_unread(state)),
+        "Gang": f"{view}, attempt {view.attempt}",
+        "Task": f"{view.dag_id}.{view.task}{run}" if view.dag_id else f"submission {view.submission_id}",
+        "State": _sentence(view, now),
+        "Remedy": view.remedy,
+        "Ranks": str(view.ranks),
+        "Requests": ", ".join(f"{amount} {name}" for name, amount in view.requests.items()),
+        "Placement": describe_placement(view.placement) if view.placement else "",
+        "Queue": view.queue,
+        "Times": ", ".join(f"{phase} {at:%Y-%m-%d %H:%M:%S}" for phase, at in view.times.items()) + " (UTC)",
+        "Kept until": f"{view.kept_until:%Y-%m-%d %H:%M:%S} (UTC)" if view.kept_until else "",
+        "Progress": str(view.progress) if view.progress else "",
+        "Unknown": " ".join(_unread(view)),
     }
     width = max(map(len, facts))
     yield from (f"{name.ljust(width)}   {text}" for name, text in facts.items() if text)
 
 
-def _unread(state: GangState) -> list[str]:
-    return [f"The {what} could not be read." for what in state.unread]
+def _unread(view: GangView) -> list[str]:
+    return [f"The {what} could not be read." for what in view.unread]
 
 
 def _rank_lines(rows: Sequence[RankRow], *, wide: bool) -> list[str]:

@@ -94,7 +94,7 @@ class RestServer:
                 raise ClusterFailed(str(error)) from error  # 1 is the exit code of a gang that has failed
             else:
                 answered_at = time.monotonic()
-                if found["submission"]["state"] != "in progress":
+                if found["gang"]["state"] != "in progress":
                     return found
             time.sleep(POLL_S)
 
@@ -207,10 +207,10 @@ def _send_to_server(document: dict[str, Any], options: argparse.Namespace) -> in
     if not options.wait:
         return 0
     found = server.wait()
-    gang, why = found["gang"], found["why"]["diagnosis"]
-    end = f"{gang['namespace']}/{gang['name']} {found['submission']['state']}"
-    write_lines([_end_line(end, why["summary"], why["remedy"])])
-    return int(found["submission"]["state"] != "succeeded")
+    gang = found["gang"]
+    end = f"{gang['namespace']}/{gang['name']} {gang['state']}"
+    write_lines([_end_line(end, gang.get("summary", ""), gang.get("remedy", ""))])
+    return int(gang["state"] != "succeeded")
 
 
 def _read_document(path: str) -> dict[str, Any]:

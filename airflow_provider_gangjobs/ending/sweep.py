@@ -445,6 +445,7 @@ def _plan(view: NamespaceView, now: datetime, older_than: timedelta) -> Iterator
             facts = SweepFacts(
                 installation=job.installation,
                 unowned_for=now - (job.ended_at or job.created_at or now),
+                knows_followers=False,
                 held_pods=len(held.pop(job.ref, ())),
                 task=TaskEnd.UNKNOWN,
                 grace=older_than,

@@ -1,11 +1,4 @@
-"""Lists of gangs: one row for each gang, which gangs the words of a person mean, and what is a leak. Pure.
-
-A row is computed from the Jobs of its gang alone, so a list of ten thousand gangs needs no pods. The fields of a row
-are a contract: `docs/gang-row.schema.json` describes them, and fields are only added. What a gang waits for in detail
-needs its pods; `tracking.explanation` has it for one gang.
-
-A Job that is listed is a `ListedJob`: the view that the rules read, and two more fields of the `spec`. The pod template
-stays undecoded until somebody asks for the requests.
+"""Lists of gangs: which gangs the words of a person mean, what the gangs of a DAG use, and what is a leak. Pure.
 
 | words of a person | the gangs |
 |---|---|
@@ -34,19 +27,19 @@ Everything but `kept` is a leak. What happens within the grace is no leak, becau
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable  # noqa: TC003 - msgspec reads the annotations at run time
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta  # noqa: TC003
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef  # noqa: TC001
-from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
-from airflow_provider_gangjobs.gang.state.pods import parse_number
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, requests_of, total_of
+from airflow_provider_gangjobs.gang.state.phase import phase_of
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang  # noqa: TC001
+from airflow_provider_gangjobs.gang.view import RUNNING, WAITING, kept_until
+from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, parse, total_of
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import JobSpec, JobView
 
@@ -54,148 +47,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-WAITING: Final = frozenset({Phase.SUBMITTED, Phase.QUEUED, Phase.ASSEMBLING})
-"""The phases of a gang that waits: not all of its ranks have started."""
-RUNNING: Final = frozenset({Phase.RUNNING, Phase.FINISHING})
-FAILED: Final = frozenset({Phase.FAILED, Phase.DELETED})
 _BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
 
 class ListedJobSpec(JobSpec, frozen=True):
-    """The fields of the `spec` of a Job that a list of gangs reads."""
+    """The fields of the `spec` of a Job that a reader of gangs needs."""
 
-    ttl_seconds_after_finished: int | None = None
     template: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class ListedJob(JobView, frozen=True):
-    """A Job in a list of gangs."""
+    """A Job as those read it who show gangs. The pod template stays undecoded until secrets are looked for in it."""
 
     spec: ListedJobSpec = ListedJobSpec()
 
 
-class GangRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One gang: the newest attempt of a task or submission, or an earlier one. Times are those of the API server."""
-
-    namespace: str
-    name: str
-    """Name of the Job."""
-    uid: str
-    phase: Phase
-    attempt: int
-    """Number of the attempt, from 0."""
-    ranks: int
-    ready: int
-    """Number of ranks that run and are ready."""
-    succeeded: int = 0
-    failed: int = 0
-    submitted_at: datetime
-    started_at: datetime | None = None
-    """When the Job was started, or last resumed. From then on the pods wait for nodes."""
-    ended_at: datetime | None = None
-    delivered_at: datetime | None = None
-    """When Airflow got the outcome."""
-    kept_until: datetime | None = None
-    """When Kubernetes deletes the Job of a gang that has ended. Absent if nobody does."""
-    dag_id: str = ""
-    """Empty for a gang that was submitted under an id."""
-    task_id: str = ""
-    run_id: str = ""
-    map_index: int = -1
-    installation: str = ""
-    submission_id: str = ""
-    queue: str = ""
-    """Queue of Kueue."""
-    reason: str = ""
-    """Why the gang failed or was stopped: a reason of the Job, and its message."""
-
-    @property
-    def task(self) -> str:
-        """The task with its map index, as Airflow writes it; empty for a gang that was submitted under an id."""
-        return f"{self.task_id}[{self.map_index}]" if self.map_index >= 0 else self.task_id
-
-    @property
-    def is_waiting(self) -> bool:
-        """Not all ranks have started."""
-        return self.phase in WAITING
-
-    @property
-    def is_running(self) -> bool:
-        """All ranks have started, and the Job has not ended."""
-        return self.phase in RUNNING
-
-    @property
-    def has_failed(self) -> bool:
-        """The gang failed, was stopped, or is being deleted."""
-        return self.phase in FAILED
-
-    def waited(self, now: datetime) -> timedelta:
-        """Return for how long the gang has waited until its Job was started, or until now."""
-        return max((self.started_at or self.ended_at or now) - self.submitted_at, timedelta())
-
-    def ran(self, now: datetime) -> timedelta | None:
-        """Return the time since the Job was started, or until it ended; `None` for a Job that was not started."""
-        return None if self.started_at is None else max((self.ended_at or now) - self.started_at, timedelta())
-
-
-def row_of(job: StoredGang) -> GangRow:
-    """Return the row of a gang."""
-    assert job.created_at is not None, "a stored Job has a creation time"
-    key = job.task_key
-    named = {} if key is None else key.to_mapping()
-    phase = phase_of(job)
-    return GangRow(
-        namespace=job.ref.namespace,
-        name=job.ref.name,
-        uid=job.ref.uid,
-        phase=phase,
-        attempt=job.attempt_number,
-        ranks=job.workers,
-        ready=job.status.ready,
-        succeeded=job.status.succeeded,
-        failed=job.status.failed,
-        submitted_at=job.created_at,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        delivered_at=job.delivered_at,
-        kept_until=kept_until(job),
-        installation=job.installation,
-        submission_id=job.submission_id or "" if key is None else "",
-        queue=job.queue or "",
-        reason="" if phase in WAITING or phase is Phase.RUNNING else ": ".join(filter(None, job.failure_cause or ())),
-        **named,  # type: ignore[arg-type]
-    )
-
-
-def kept_until(job: StoredGang) -> datetime | None:
-    """Return when Kubernetes deletes the Job of a gang that has ended; `None` if nothing is known to delete it."""
-    ttl_s = getattr(job.view.spec, "ttl_seconds_after_finished", None)
-    if ttl_s is None:  # the Job of a gang with roles gets its time to live at the end
-        ttl_s = parse_number(job.view.metadata.annotations.ttl)
-    if ttl_s is None or job.ended_at is None:
-        return None
-    try:
-        return job.ended_at + timedelta(seconds=ttl_s)
-    except OverflowError:  # anybody who may change Jobs may write an annotation of any size
-        return None
-
-
 # -- resources -------------------------------------------------------------------------------------------------------
-
-
-def requests_of_gang(job: StoredGang) -> ResourceList:
-    """Return the requests of all ranks together. Requests that cannot be read are left out."""
-    return total_of((_requests_of_rank(one), StoredGang(one).ranks) for one in job.jobs_with_pods or (job.view,))
-
-
-def _requests_of_rank(job: JobView) -> ResourceList:
-    if not isinstance(job.spec, ListedJobSpec):
-        return {}
-    template: dict[str, Any] = msgspec.json.decode(job.spec.template)
-    try:
-        return requests_of(template.get("spec") or {})
-    except ValueError:
-        return {}
 
 
 class DagUse(Struct, frozen=True, kw_only=True):
@@ -237,7 +104,14 @@ def use_by_dag(jobs: Iterable[StoredGang], placed: Collection[GangRef] = ()) -> 
 
 
 def _requests_of_gangs(gangs: Iterable[StoredGang]) -> ResourceList:
-    return total_of((requests_of_gang(gang), 1) for gang in gangs)
+    return total_of((_requests_of(gang), 1) for gang in gangs)
+
+
+def _requests_of(gang: StoredGang) -> ResourceList:
+    try:
+        return {name: parse(amount) for name, amount in gang.requests.items()}
+    except ValueError:  # anybody who may change Jobs may write an annotation
+        return {}
 
 
 def _quantities(amounts: ResourceList) -> dict[str, str]:

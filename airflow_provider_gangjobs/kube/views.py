@@ -166,12 +166,13 @@ class Condition(_View, frozen=True):
 
 
 class JobSpec(_View, frozen=True):
-    """The fields of the `spec` of a Job that are read. The deadline is in seconds."""
+    """The fields of the `spec` of a Job that are read. Deadline and time to live are in seconds."""
 
     suspend: bool = False
     parallelism: int | None = None
     completions: int | None = None
     active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
 
 
 class JobStatus(_View, frozen=True):

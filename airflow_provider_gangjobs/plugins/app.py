@@ -39,7 +39,6 @@ from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, render, render_rank, security_headers
 from airflow_provider_gangjobs.plugins.locator import (
     FINISHED_TASK_STATES,
-    GangLocator,
     MappedRow,
     TaskRecord,
     choose_indexes,
@@ -50,7 +49,7 @@ from airflow_provider_gangjobs.plugins.locator import (
 )
 from airflow_provider_gangjobs.plugins.rest import URL_PREFIX, make_api
 from airflow_provider_gangjobs.plugins.rest_access import READ_DAG
-from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, GangView, build_view, view_without_cluster
+from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, view_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,16 +161,18 @@ async def gang_page(request: Request, key: TaskInAddress, *, part: Annotated[boo
     record = record or TaskRecord(key)
     locator, now = locate(record), datetime.now(UTC)
     result = await request.app.state.snapshots.get(locator) if locator is not None else SnapshotResult()
+    view = view_task(locator, result.snapshot, result.error, now) if locator is not None else None
     page = PageContext(
         key=key,
-        view=_view(locator, result, now) if locator is not None else None,
+        view=view,
         gang_name=str(locator.ref) if locator is not None else "",
-        error=result.error,
+        error=result.error or ("" if locator is None or view is not None else JOB_NOT_FOUND),
         task_state=record.state or "",
         now=now,
         refusal=parse_refusal(record.refusal),
         mapped=tuple(mapped),
         mapped_omitted=omitted,
+        attempts=result.attempts,
     )
     if not is_final(page):
         page = replace(page, refresh_s=REFRESH_AFTER_ERROR_S if result.error else REFRESH_S)
@@ -195,7 +196,7 @@ async def rank_page(request: Request, key: TaskInAddress, rank: Annotated[int, P
     snapshots: SnapshotCache = request.app.state.snapshots
     result = await snapshots.get(locator)
     logs: Sequence[RankLog] = ()
-    if result.snapshot is None or result.snapshot.job is None:
+    if result.snapshot is None:
         problem = result.error or JOB_NOT_FOUND
     else:
         try:
@@ -208,18 +209,12 @@ async def rank_page(request: Request, key: TaskInAddress, rank: Annotated[int, P
     return HTMLResponse(html, headers=security_headers(nonce))
 
 
-def _view(locator: GangLocator, result: SnapshotResult, now: datetime) -> GangView | None:
-    if result.snapshot is None:
-        return view_without_cluster(locator, result.error)
-    return build_view(locator, result.snapshot, now, result.ends)
-
-
 def is_final(page: PageContext) -> bool:
     """Return whether the page will not change any more."""
-    if page.view is not None:
-        return page.view.is_final
+    if page.view is not None and not page.view.is_over:
+        return False
     states = {row.state for row in page.mapped} if page.is_of_all_indexes else {page.task_state}
-    return not page.error and states <= FINISHED_TASK_STATES
+    return page.error in {"", JOB_NOT_FOUND} and states <= FINISHED_TASK_STATES
 
 
 def parse_map_index(text: str) -> int:

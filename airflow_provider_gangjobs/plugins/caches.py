@@ -17,9 +17,11 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.cluster.errors import (
@@ -31,24 +33,22 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
 )
 from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
-from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
-from airflow_provider_gangjobs.jobs.gang_secrets import read_mask
+from airflow_provider_gangjobs.gang.view import GangView, view_gang, view_job
 from airflow_provider_gangjobs.plugins.clusters import ALL_NAMESPACES, ListSource, SharedClients
-from airflow_provider_gangjobs.plugins.page_rows import PageList, list_for_page
-from airflow_provider_gangjobs.plugins.tab_view import describe_end
-from airflow_provider_gangjobs.tracking.explanation import job_of, read_explained
-from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
+from airflow_provider_gangjobs.plugins.tab_view import ATTEMPTS_MAX
+from airflow_provider_gangjobs.tracking.explanation import read_snapshot
+from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.spec import Logs
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.gang.view import GangSnapshot
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 
@@ -89,9 +89,10 @@ class SnapshotResult:
     """A snapshot of the gang, or the reason why the cluster could not be read."""
 
     snapshot: GangSnapshot | None = None
+    """`None` also if the Job does not exist."""
     error: str = ""
-    ends: Mapping[str, str] = field(default_factory=dict)
-    """Why other attempts failed, by the uid of their Jobs."""
+    attempts: tuple[GangView, ...] = ()
+    """The other attempts, the latest first."""
 
 
 @dataclass
@@ -101,7 +102,7 @@ class SnapshotCache:
     clock: Callable[[], float] = time.monotonic
     clients: SharedClients = field(default_factory=SharedClients)
     timeout_s: float = SNAPSHOT_TIMEOUT_S
-    _ends: dict[str, str] = field(default_factory=dict, init=False)
+    _ends: dict[str, GangView] = field(default_factory=dict, init=False)
     _snapshots: CachedReads = field(default_factory=CachedReads, init=False)
     _logs: CachedReads = field(default_factory=CachedReads, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
@@ -131,10 +132,10 @@ class SnapshotCache:
             ClusterUnreadError: the cluster could not be read. A log that cannot be read is no error.
         """
         # The Job of the snapshot has the digest of the task. The name in the locator may be that of another gang.
-        ref = job_of(snapshot).ref
+        ref = snapshot.ref
 
         async def read_logs(service: GangService) -> Sequence[RankLog]:
-            return await service.logs(ref, policy, outcomes=snapshot.outcomes, rank=rank)
+            return await service.logs(ref, policy, outcomes=snapshot.outcomes or (), rank=rank)
 
         async def read() -> Answer[Sequence[RankLog]]:
             return Answer(await self._on_cluster(locator, self._slots_for_logs, read_logs), SNAPSHOT_TTL_S)
@@ -164,29 +165,25 @@ class SnapshotCache:
             raise ClusterUnreadError(text) from error
 
     async def _read_snapshot(self, service: GangService, locator: GangLocator) -> SnapshotResult:
-        ref = locator.ref
-        snapshot = await read_explained(service.client, ref.namespace, locator.key.digest, ref.uid)
+        attempts = await list_attempts(service.client, locator.ref.namespace, locator.key.digest)
+        gang = next((one for one in attempts if one.ref.uid == locator.ref.uid), None)
+        snapshot = await read_snapshot(service.client, gang) if gang is not None else None
+        others = [one for one in attempts if one is not gang][:ATTEMPTS_MAX]
         with suppress(TimeoutError):
             async with asyncio.timeout(ENDS_WITHIN_S):
-                return SnapshotResult(snapshot, ends=await self._read_ends(service.client, snapshot))
-        return SnapshotResult(snapshot)
+                await self._read_ends(service.client, others)
+        views = (self._ends.get(one.ref.uid) or view_job(one) for one in others)
+        return SnapshotResult(snapshot, attempts=tuple(views))
 
-    async def _read_ends(self, client: Client, snapshot: GangSnapshot) -> dict[str, str]:
-        """Return why other attempts failed. Each is read once, because an earlier attempt does not change."""
-        jobs = (read_gang(job, snapshot.role_jobs) for job in snapshot.jobs if job is not snapshot.job)
-        failed = [job for job in jobs if job.is_over and phase_of(job) is not Phase.SUCCEEDED][:ATTEMPTS_READ_MAX]
-        for job in failed:
-            if job.ref.uid not in self._ends:
-                try:
-                    outcomes = await read_ledger(client, job.ref, is_sample=True)
-                    mask = await read_mask(client, job.ref, [*snapshot.jobs, *snapshot.role_jobs])
-                except ClusterError:
-                    continue
+    async def _read_ends(self, client: Client, others: Sequence[StoredGang]) -> None:
+        """Read why other attempts failed. Each is read once, because an earlier attempt does not change."""
+        failed = [one for one in others if view_job(one).has_failed][:ATTEMPTS_READ_MAX]
+        for gang in failed:
+            if gang.ref.uid not in self._ends:
                 if len(self._ends) >= ENDS_KEPT_MAX:
                     self._ends.clear()
-                if outcomes:
-                    self._ends[job.ref.uid] = describe_end(job, mask.messages(outcomes))
-        return {job.ref.uid: self._ends[job.ref.uid] for job in failed if job.ref.uid in self._ends}
+                with suppress(ClusterError):
+                    self._ends[gang.ref.uid] = view_gang(await read_snapshot(client, gang))
 
 
 def describe_error(error: Exception, conn_id: str | None, namespace: str) -> str:
@@ -233,9 +230,7 @@ class ListResult:
     """The gangs of one source, or a sentence that says why they are unknown."""
 
     source: ListSource
-    gangs: PageList | None = None
     overview: Overview | None = None
-    """What `gangs` was made from, so that the next reading judges only what has changed."""
     read_at: datetime | None = None
     where: tuple[str, str | None] | None = None
     """Cluster and namespace. Two connections may have the same."""
@@ -247,9 +242,14 @@ class ListResult:
         return self.read_at is not None and datetime.now(UTC) - self.read_at < timedelta(seconds=KEPT_FOR_S)
 
 
+def _with_source(overview: Overview, source: str) -> Overview:
+    gangs = (gang if gang.source else with_fields(gang, source=source) for gang in overview.gangs)
+    return replace(overview, gangs=tuple(gangs))
+
+
 def lists_read(found: Sequence[ListResult]) -> list[ListResult]:
     """Return the lists that were read. A list of all namespaces of a connection has the gangs of its other lists."""
-    read = [one for one in found if one.gangs is not None]
+    read = [one for one in found if one.overview is not None]
     whole = {one.source.conn_id for one in read if one.source.namespace == ALL_NAMESPACES}
     return [one for one in read if one.source.namespace == ALL_NAMESPACES or one.source.conn_id not in whole]
 
@@ -307,8 +307,8 @@ class ListCache:
                 where = None if namespace == ALL_NAMESPACES else namespace
                 read_at = datetime.now(UTC)
                 overview = await read_overview(service.client, where, installation=installation, before=before)
-                gangs = await asyncio.to_thread(list_for_page, overview, str(source))
-                return ListResult(source, gangs, overview, read_at, (service.client.config.key, where))
+                overview = await asyncio.to_thread(_with_source, overview, str(source))
+                return ListResult(source, overview, read_at, (service.client.config.key, where))
         except Exception as error:
             late = LIST_TIMED_OUT.format(conn_id=source.conn_id)
             text = _log_error(error, f"list the gangs of {source}", source.conn_id, namespace, late)

@@ -30,11 +30,11 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_gangjobs.airflow_api.configuration import SECTION, installation_id
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.view import PHASE_OF_STATUS, view_end
 from airflow_provider_gangjobs.plugins.caches import lists_read
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
-from airflow_provider_gangjobs.plugins.page_rows import gang_of_end
 from airflow_provider_gangjobs.plugins.page_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.rest_access import READ_ENTITIES, may_use_connection
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.plugins.caches import ListCache, ListResult
-    from airflow_provider_gangjobs.plugins.page_rows import PageGang
     from airflow_provider_gangjobs.plugins.page_view import GangsView
 
 GANGS_ROUTE: Final = "/gangs"
@@ -115,7 +115,7 @@ def build_for_user(
     now: datetime,
 ) -> GangsView:
     """Return the view for a user. The call blocks."""
-    listed = {dag_id for one in found if one.gangs is not None for dag_id in one.gangs.by_dag if dag_id}
+    listed = {gang.dag_id for one in found if one.overview is not None for gang in one.overview.gangs} - {""}
     dag_ids = readable_dags(user, listed | ends.dags(filters.hours, now))
     own = {conn_id for conn_id in {one.source.conn_id for one in found} if may_use_connection("GET", conn_id, user)}
     named = own | {conn_id for conn_id, dags in sources.dags_of.items() if not dags.isdisjoint(dag_ids)}
@@ -124,7 +124,7 @@ def build_for_user(
     first = {one.where: one for one in reversed(read)}
     return build_gangs_view(
         filters,
-        [(str(one.source), one.gangs) for one in read if one.gangs is not None and first[one.where] is one],
+        [(str(one.source), one.overview) for one in read if one.overview is not None and first[one.where] is one],
         ends.read(dag_ids, filters.hours, now, installation),
         dag_ids=dag_ids,
         without_dag={str(first[one.where].source) for one in read if one.source.conn_id in own},
@@ -202,7 +202,7 @@ class EndCache:
     """The ends of gangs that Airflow has recorded. Each XCom is read and parsed once, for all viewers."""
 
     clock: Callable[[], float] = time.monotonic
-    _known: dict[_EndId, PageGang | None] = field(default_factory=dict)
+    _known: dict[_EndId, GangView | None] = field(default_factory=dict)
     _dags: dict[int, tuple[float, set[str]]] = field(default_factory=dict)
 
     def dags(self, hours: int, now: datetime) -> set[str]:
@@ -215,7 +215,7 @@ class EndCache:
             self._dags[hours] = self.clock() + ENDS_TTL_S, found
         return found
 
-    def read(self, dag_ids: Iterable[str], hours: int, now: datetime, installation: str) -> list[PageGang]:
+    def read(self, dag_ids: Iterable[str], hours: int, now: datetime, installation: str) -> list[GangView]:
         """Return how gangs of these DAGs have ended in the last hours, the latest first. The call blocks."""
         wanted = select(*_END_ID).where(*_are_ends(hours, now), XComModel.dag_id.in_(list(dag_ids)))
         wanted = wanted.order_by(XComModel.timestamp.desc()).limit(ENDS_MAX)
@@ -235,7 +235,8 @@ class EndCache:
             one = _EndId(*end_id)
             event = parse_end(parse_xcom(value))
             key = TaskKey(dag_id, run_id, one.task_id, one.map_index, installation)
-            self._known[one] = gang_of_end(key, event, one.at) if event is not None else None
+            has_ended = event is not None and event.status in PHASE_OF_STATUS
+            self._known[one] = view_end(event, key, at=one.at) if event is not None and has_ended else None
 
 
 class _EndId(NamedTuple):

@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.plugins.page_text import (
     task_url,
 )
 from airflow_provider_gangjobs.plugins.page_view import Filters
+from airflow_provider_gangjobs.plugins.tab_view import ROWS_MAX, bar_of, columns_of, details_of, notes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.plugins.locator import MappedRow
     from airflow_provider_gangjobs.plugins.page_view import GangsView
-    from airflow_provider_gangjobs.plugins.tab_view import GangView
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
 PACKAGE: Final = "airflow_provider_gangjobs.plugins"
@@ -59,6 +60,8 @@ class PageContext:
     mapped: tuple[MappedRow, ...] = ()
     """Other map indexes of the task."""
     mapped_omitted: int = 0
+    attempts: Sequence[GangView] = ()
+    """The other attempts, the latest first."""
 
     @property
     def task_url(self) -> str:
@@ -90,8 +93,19 @@ def _url_of(key: TaskKey) -> str:
 
 def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
     """Return the whole page, or with `part` the part of the page that a refresh replaces."""
-    template = _template("part.html" if part else "page.html")
-    return _encodable(template.render(page=page, view=page.view, nonce=nonce, part="part.html"))
+    template, view = _template("part.html" if part else "page.html"), page.view
+    parts: dict[str, Any] = {}
+    if view is not None:
+        rows = view.pods[:ROWS_MAX]
+        parts = {
+            "bar": bar_of(view, page.now),
+            "details": details_of(view),
+            "notes": notes_of(view),
+            "rows": rows,
+            "rows_omitted": len(view.pods) + view.pods_omitted - len(rows),
+            "columns": columns_of(view),
+        }
+    return _encodable(template.render(page=page, view=view, nonce=nonce, part="part.html", **parts))
 
 
 @dataclass(frozen=True)

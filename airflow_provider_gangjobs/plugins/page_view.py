@@ -10,26 +10,33 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from airflow_provider_gangjobs.gang.capacity import CPU, THOUSANDTHS, format_sum
-from airflow_provider_gangjobs.gang.gang_lists import WAITING, format_amount
+from airflow_provider_gangjobs.gang.gang_lists import format_amount
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
-from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.view import WAITING, GangView, with_end
 from airflow_provider_gangjobs.kube.quantity import parse
 from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.plugins.page_rows import merge_ends
-from airflow_provider_gangjobs.plugins.page_text import TEXT_CHARACTERS_MAX, clean, dag_url, run_url, task_url
+from airflow_provider_gangjobs.plugins.page_text import (
+    SENTENCE_CHARACTERS_MAX,
+    TEXT_CHARACTERS_MAX,
+    clean,
+    dag_url,
+    format_requests,
+    run_url,
+    task_url,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow
+    from airflow_provider_gangjobs.gang.gang_lists import DagUse
     from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-    from airflow_provider_gangjobs.plugins.page_rows import PageGang, PageList
+    from airflow_provider_gangjobs.tracking.overview import Overview
 
 
 HOURS: Final = (1, 6, 24, 72, 168)
@@ -37,12 +44,12 @@ HOURS_DEFAULT: Final = 24
 _WAITING_CHOICE: Final = "waiting"
 PHASE_CHOICES: Final = (_WAITING_CHOICE, *map(str, Phase))
 PHASE_ORDER: Final = {phase: number for number, phase in enumerate(Phase)}
-SORTS: Final[dict[str, Callable[[PageGang], Any]]] = {
-    "submitted": lambda gang: gang.row.submitted_at,
-    "phase": lambda gang: PHASE_ORDER[gang.row.phase],
-    "task": lambda gang: (gang.row.dag_id, gang.row.task_id, gang.row.run_id, gang.row.submission_id),
-    "ranks": lambda gang: gang.row.ranks,
-    "queue": lambda gang: gang.row.queue,
+SORTS: Final[dict[str, Callable[[GangView], Any]]] = {
+    "submitted": lambda gang: gang.submitted_at,
+    "phase": lambda gang: PHASE_ORDER[gang.phase],
+    "task": lambda gang: (gang.dag_id, gang.task_id, gang.run_id, gang.submission_id),
+    "ranks": lambda gang: gang.ranks,
+    "queue": lambda gang: gang.queue,
 }
 """By the names in the URL. A minus before the name reverses the order."""
 
@@ -102,18 +109,23 @@ class Filters:
         """Return the query that sorts by a column, or reverses its order."""
         return self.query(sort=f"-{name}" if self.sort == name else name)
 
-    def match(self, gang: PageGang, oldest: datetime) -> bool:
+    def match(self, gang: GangView, oldest: datetime) -> bool:
         """Return whether everything but the phase fits."""
-        row = gang.row
         return (
-            (row.ended_at is None or row.ended_at >= oldest)
-            and (not self.dag or row.dag_id == self.dag)
-            and (self.queue is None or row.queue == self.queue)
-            and (not self.text or self.text.casefold() in gang.words)
+            (gang.ended_at is None or gang.ended_at >= oldest)
+            and (not self.dag or gang.dag_id == self.dag)
+            and (self.queue is None or gang.queue == self.queue)
+            and (not self.text or self.text.casefold() in _words_of(gang))
         )
 
     def match_phase(self, phase: Phase) -> bool:
         return phase in WAITING if self.phase == _WAITING_CHOICE else self.phase in {"", phase}
+
+
+def _words_of(gang: GangView) -> str:
+    """Return what the filter by text searches, in one case."""
+    ids = (gang.namespace, gang.name, gang.dag_id, gang.task, gang.run_id, gang.submission_id, gang.queue)
+    return "\n".join((*ids, gang.category, clean(gang.summary, SENTENCE_CHARACTERS_MAX))).casefold()
 
 
 SEGMENTS_MAX: Final = 5
@@ -151,7 +163,7 @@ class Bar:
 
 def build_bars(
     filters: Filters,
-    lists: Sequence[tuple[str, PageList]],
+    lists: Sequence[tuple[str, Overview]],
     dag_ids: AbstractSet[str],
     without_dag: AbstractSet[str],
 ) -> Iterable[Bar]:
@@ -225,22 +237,13 @@ BARS_MAX: Final = 20
 _MAPPED_ORDER: Final = PHASE_ORDER | {Phase.FAILED: -2, Phase.DELETED: -1}
 _BASE: Final = "../"
 """Airflow's base URL, relative to the page."""
-_SPANS: Final = {
-    ("submitted", "admitted"): "queued",
-    ("submitted", "running"): "waited",
-    ("submitted", "ended"): "waited",
-    ("admitted", "running"): "assembled",
-    ("admitted", "ended"): "since start",
-    ("running", "ended"): "ran",
-}
-"""What a gang did between two times that follow each other."""
 
 
 @dataclass(frozen=True)
 class GangLine:
     """One row of the table: a gang, or the gangs of a mapped task."""
 
-    first: PageGang
+    first: GangView
     """The gang; of a mapped task the one that is the reason of its row."""
     anchor: str
     """Id of the element, which stays the same after a refresh."""
@@ -265,11 +268,11 @@ class GangLine:
 
     @property
     def dag_url(self) -> str:
-        return _BASE + dag_url(self.first.row.dag_id)
+        return _BASE + dag_url(self.first.dag_id)
 
     @property
     def run_url(self) -> str:
-        return _BASE + run_url(self.first.row.dag_id, self.first.row.run_id)
+        return _BASE + run_url(self.first.dag_id, self.first.run_id)
 
 
 @dataclass(frozen=True)
@@ -307,8 +310,8 @@ class GangsView:
 
 def build_gangs_view(
     filters: Filters,
-    lists: Sequence[tuple[str, PageList]],
-    ends: Iterable[PageGang],
+    lists: Sequence[tuple[str, Overview]],
+    ends: Iterable[GangView],
     *,
     dag_ids: AbstractSet[str],
     without_dag: AbstractSet[str],
@@ -323,16 +326,15 @@ def build_gangs_view(
     :param without_dag: The sources of which the user may see the gangs that belong to no DAG.
     """
     listed = {
-        gang.row.uid: gang
+        gang.uid: gang
         for source, found in lists
-        for dag_id, gangs in found.by_dag.items()
-        if (dag_id in dag_ids if dag_id else source in without_dag)
-        for gang in gangs
+        for gang in found.gangs
+        if (gang.dag_id in dag_ids if gang.dag_id else source in without_dag)
     }
-    gangs = merge_ends(tuple(listed.values()), (end for end in ends if end.row.dag_id in dag_ids))
+    gangs = _merge_ends(listed.values(), (end for end in ends if end.dag_id in dag_ids))
     oldest = now - timedelta(hours=filters.hours)
     fitting = [gang for gang in gangs if filters.match(gang, oldest)]
-    shown = [gang for gang in fitting if filters.match_phase(gang.row.phase)]
+    shown = [gang for gang in fitting if filters.match_phase(gang.phase)]
     groups = _groups(shown, filters.sort)
     pages = max(1, -(-len(groups) // ROWS_PER_PAGE))
     filters = replace(filters, page=min(filters.page, pages))
@@ -344,8 +346,8 @@ def build_gangs_view(
         total=len(shown),
         pages=pages,
         phases=_phase_counts(fitting, filters.phase),
-        dags=_choices((gang.row.dag_id for gang in gangs), filters.dag),
-        queues=_choices((gang.row.queue for gang in gangs), filters.queue or ""),
+        dags=_choices((gang.dag_id for gang in gangs), filters.dag),
+        queues=_choices((gang.queue for gang in gangs), filters.queue or ""),
         bars=tuple(bars[:BARS_MAX]),
         bars_omitted=len(bars[BARS_MAX:]),
         refresh_s=REFRESH_S if len(gangs) < MANY else REFRESH_OF_MANY_S,
@@ -354,28 +356,45 @@ def build_gangs_view(
     )
 
 
+def _merge_ends(gangs: Iterable[GangView], ends: Iterable[GangView]) -> list[GangView]:
+    """Return the gangs with what their tasks were told at the end, and the ended gangs whose Jobs are gone."""
+    by_uid = {end.uid: end for end in ends}
+    merged = []
+    for gang in gangs:
+        end = by_uid.get(gang.uid)
+        if end is not None and _task_of(gang) == _task_of(end):
+            del by_uid[gang.uid]
+            gang = with_end(gang, end)
+        merged.append(gang)
+    return [*merged, *by_uid.values()]
+
+
+def _task_of(gang: GangView) -> tuple[str, str, str, int]:
+    return gang.dag_id, gang.run_id, gang.task_id, gang.map_index
+
+
 def _choices(values: Iterable[str], chosen: str) -> tuple[str, ...]:
     """Return the choices of a filter in their order. The chosen value stays, also if no gang has it any more."""
     found = sorted({*values, chosen} - {""})[:CHOICES_MAX]
     return tuple(found if chosen in found or not chosen else [*found, chosen])
 
 
-def _phase_counts(gangs: Sequence[PageGang], chosen: str) -> dict[str, int]:
-    counts = Counter(gang.row.phase for gang in gangs)
+def _phase_counts(gangs: Sequence[GangView], chosen: str) -> dict[str, int]:
+    counts = Counter(gang.phase for gang in gangs)
     return {"": len(gangs)} | {phase: counts[phase] for phase in Phase if counts[phase] or phase == chosen}
 
 
-def _groups(gangs: Iterable[PageGang], sort: str) -> list[list[PageGang]]:
+def _groups(gangs: Iterable[GangView], sort: str) -> list[list[GangView]]:
     """Return the rows of the table in their order: one for each gang, and one for all gangs of a mapped task."""
     key = SORTS[sort.removeprefix("-")]
-    ordered = sorted(gangs, key=lambda gang: (gang.row.submitted_at, gang.row.uid), reverse=True)
+    ordered = sorted(gangs, key=lambda gang: (gang.submitted_at, gang.uid), reverse=True)
     if sort != "-submitted":
         ordered.sort(key=key, reverse=sort.startswith("-"))
-    groups: dict[tuple[str, ...], list[PageGang]] = {}
+    groups: dict[tuple[str, ...], list[GangView]] = {}
     for gang in ordered:
-        row = gang.row
-        is_mapped = row.map_index >= 0
-        group = (row.dag_id, row.run_id, row.task_id) if is_mapped else (row.uid, row.namespace, row.name, gang.source)
+        is_mapped = gang.map_index >= 0
+        of_task = (gang.dag_id, gang.run_id, gang.task_id)
+        group = of_task if is_mapped else (gang.uid, gang.namespace, gang.name, gang.source)
         groups.setdefault(group, []).append(gang)
     return list(groups.values())
 
@@ -383,31 +402,30 @@ def _groups(gangs: Iterable[PageGang], sort: str) -> list[list[PageGang]]:
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _line(group: Sequence[PageGang], now: datetime) -> GangLine:
+def _line(group: Sequence[GangView], now: datetime) -> GangLine:
     """Return the row of a gang, or of the gangs of a mapped task, which begins with the reason of the first one."""
-    ordered = sorted(group, key=lambda gang: (_MAPPED_ORDER[gang.row.phase], gang.row.map_index, -gang.row.attempt))
-    first, rows = _line_of_gang(ordered[0], now), [gang.row for gang in ordered]
-    if len(rows) == 1:
+    ordered = sorted(group, key=lambda gang: (_MAPPED_ORDER[gang.phase], gang.map_index, -gang.attempt))
+    first, gang = _line_of_gang(ordered[0], now), ordered[0]
+    if len(ordered) == 1:
         return first
-    dag_id, run_id, task_id = rows[0].dag_id, rows[0].run_id, rows[0].task_id
-    counts = Counter(row.phase for row in rows)
-    ended = [row.ended_at for row in rows if row.ended_at is not None]
+    counts = Counter(gang.phase for gang in ordered)
+    ended = [gang.ended_at for gang in ordered if gang.ended_at is not None]
     return replace(
         first,
-        anchor=clean(f"m-{dag_id}-{run_id}-{task_id}", 3 * TEXT_CHARACTERS_MAX),
-        name=clean(task_id),
-        gang=f"{pluralize(len(rows), 'gang')} of a mapped task",
-        task_url=f"{_BASE}{task_url(dag_id, run_id, task_id)}/mapped",
+        anchor=clean(f"m-{gang.dag_id}-{gang.run_id}-{gang.task_id}", 3 * TEXT_CHARACTERS_MAX),
+        name=clean(gang.task_id),
+        gang=f"{pluralize(len(ordered), 'gang')} of a mapped task",
+        task_url=f"{_BASE}{task_url(gang.dag_id, gang.run_id, gang.task_id)}/mapped",
         phases=tuple(
             (str(phase), tone_of(phase), counts[phase]) for phase in sorted(counts, key=_MAPPED_ORDER.__getitem__)
         ),
         sentence=f"{first.name}: {first.sentence}" if first.sentence else "",
-        ranks=f"{sum(map(_started, rows))}/{sum(row.ranks for row in rows)}",
+        ranks=f"{sum(map(_started, ordered))}/{sum(gang.ranks for gang in ordered)}",
         requests="",
-        submitted=min(row.submitted_at for row in rows),
-        ended=max(ended) if len(ended) == len(rows) else None,
+        submitted=min(gang.submitted_at for gang in ordered),
+        ended=max(ended) if len(ended) == len(ordered) else None,
         spans=(),
-        queue=clean(_common({row.queue for row in rows})),
+        queue=clean(_common({gang.queue for gang in ordered})),
         mapped=tuple(_line_of_gang(gang, now) for gang in ordered[:MAPPED_ROWS_MAX]),
         mapped_omitted=len(ordered[MAPPED_ROWS_MAX:]),
     )
@@ -417,37 +435,24 @@ def _common(texts: set[str]) -> str:
     return "several" if len(texts) > 1 else "".join(texts)
 
 
-def _line_of_gang(gang: PageGang, now: datetime) -> GangLine:
-    row = gang.row
+def _line_of_gang(gang: GangView, now: datetime) -> GangLine:
+    spans = ((phase, lasted / timedelta(seconds=1)) for phase, _, lasted in gang.spans(now))
     return GangLine(
         first=gang,
-        anchor=clean(f"g-{row.uid}"),
-        name=clean(row.task or row.submission_id or row.name),
-        gang=clean(f"{row.namespace}/{row.name}", 2 * TEXT_CHARACTERS_MAX),
-        task_url=_BASE + task_url(row.dag_id, row.run_id, row.task_id, row.map_index) if row.dag_id else "",
-        phases=((str(row.phase), tone_of(row.phase), 1),),
-        sentence=gang.sentence,
-        ranks=f"{_started(row)}/{row.ranks}",
-        requests=gang.requests,
-        submitted=row.submitted_at,
-        ended=row.ended_at,
-        spans=tuple(_spans(gang, now)),
-        queue=clean(row.queue),
+        anchor=clean(f"g-{gang.uid}"),
+        name=clean(gang.task or gang.submission_id or gang.name),
+        gang=clean(str(gang), 2 * TEXT_CHARACTERS_MAX),
+        task_url=_BASE + task_url(gang.dag_id, gang.run_id, gang.task_id, gang.map_index) if gang.dag_id else "",
+        phases=((str(gang.phase), tone_of(gang.phase), 1),),
+        sentence=clean(gang.summary, SENTENCE_CHARACTERS_MAX),
+        ranks=f"{_started(gang)}/{gang.ranks}",
+        requests=format_requests(gang.requests),
+        submitted=gang.submitted_at,
+        ended=gang.ended_at,
+        spans=tuple((phase, seconds) for phase, seconds in spans if seconds >= 1),
+        queue=clean(gang.queue),
     )
 
 
-def _started(row: GangRow) -> int:
-    return min(row.ready + row.succeeded, row.ranks)
-
-
-def _spans(gang: PageGang, now: datetime) -> Iterable[tuple[str, float]]:
-    """Return what the gang did between its known times; until now, if it has not ended."""
-    times = dict(gang.times)
-    if gang.row.phase not in FINAL_PHASES:
-        times["ended"] = now
-    names = [name for name in ("submitted", "admitted", "running", "ended") if name in times]
-    for first, then in pairwise(names):
-        what = "assembling" if gang.row.phase is Phase.ASSEMBLING and first == "admitted" else _SPANS[first, then]
-        seconds = (times[then] - times[first]).total_seconds()
-        if seconds >= 1:
-            yield what, seconds
+def _started(gang: GangView) -> int:
+    return min(gang.ready + gang.succeeded, gang.ranks)

@@ -37,6 +37,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - FastAPI reads annotations
+from airflow_provider_gangjobs.gang.view import view_gang
 from airflow_provider_gangjobs.plugins import rest_documents
 from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError
 from airflow_provider_gangjobs.plugins.clusters import SharedClients
@@ -52,8 +53,9 @@ from airflow_provider_gangjobs.plugins.rest_access import (
     too_many,
 )
 from airflow_provider_gangjobs.plugins.rest_documents import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
-from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, build_view
-from airflow_provider_gangjobs.tracking.explanation import GangSnapshot, read_explained
+from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, view_task
+from airflow_provider_gangjobs.tracking.explanation import read_snapshot
+from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -216,11 +218,11 @@ def make_api(
     app.add_exception_handler(AirflowNotFoundException, respond_with_error)
     _add_route(app, "PUT", SUBMISSION, put_submission, {202: "Submission", 200: "Submission"}, body="GangSpec")
     _add_route(app, "POST", SUBMISSIONS, post_submission, {202: "Submission", 200: "Submission"}, body="NewSubmission")
-    _add_route(app, "GET", SUBMISSION, get_submission, {200: "SubmissionDocument"})
+    _add_route(app, "GET", SUBMISSION, get_submission, {200: "GangAnswer"})
     _add_route(app, "GET", SUBMISSIONS, list_submissions, {200: "SubmissionList"})
     _add_route(app, "DELETE", SUBMISSION, delete_submission, {204: "", 202: ""})
     _add_route(app, "POST", UPLOADS, post_upload, {200: "StoredUpload"}, body="NewUpload")
-    _add_route(app, "GET", GANG_OF_TASK, gang_of_task, {200: "GangDocument"}, dependencies=READ_DAG)
+    _add_route(app, "GET", GANG_OF_TASK, gang_of_task, {200: "GangAnswer"}, dependencies=READ_DAG)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -291,19 +293,18 @@ async def get_submission(
     submission_id: SubmissionId,
     logs: LogsOf = Logs.NONE,
 ) -> Response:
-    """Return the state of a submission and, beside it, what its gang does and why, its ranks, and their results."""
+    """Return the gang of the newest attempt of a submission, its ranks, and their results."""
     _require_id_of_client(submission_id)
 
-    async def read(gangs: GangService) -> rest_documents.SubmissionDocument | None:
-        record = await gangs.submission(submission_id, namespace=place.namespace)
-        if record is None:
+    async def read(gangs: GangService) -> rest_documents.GangAnswer | None:
+        attempts = await list_attempts(gangs.client, place.namespace, OperationKey(submission_id).digest)
+        if not attempts:
             return None
-        digest = OperationKey(submission_id).digest
-        snapshot = await read_explained(gangs.client, place.namespace, digest, record.ref.uid)
-        if snapshot.job is None:  # deleted meanwhile
-            return None
-        lines = await gangs.logs(record.ref, logs, outcomes=snapshot.outcomes) if logs is not Logs.NONE else ()
-        return rest_documents.describe_submission(record, snapshot, lines, gangs.client.server_clock.now())
+        snapshot = await read_snapshot(gangs.client, attempts[0])
+        outcomes = snapshot.outcomes or ()
+        lines = await gangs.logs(snapshot.ref, logs, outcomes=outcomes) if logs is not Logs.NONE else ()
+        gang = view_gang(snapshot, now=gangs.client.server_clock.now())
+        return rest_documents.GangAnswer(gang=gang, logs=tuple(lines), results=rest_documents.results_of(snapshot))
 
     with request.app.state.limits.admit(place.user):
         found = await _clusters(request).call(place, read)
@@ -328,9 +329,7 @@ async def list_submissions(
         for _ in range(PAGES_READ_MAX):
             page = await _page(gangs, place, limit, page_token)
             items = tuple(
-                record
-                for record in page.records
-                if rest_documents.is_of_client(record) and state in {None, record.state}
+                gang for gang in page.gangs if rest_documents.is_of_client(gang) and state in {None, gang.state}
             )
             page_token = page.continue_token
             if items or page_token is None:
@@ -424,22 +423,20 @@ async def gang_of_task(
             raise HTTPException(404, parse_refusal(record.refusal) or "This task has not submitted a gang.")
         snapshots: SnapshotCache = request.app.state.snapshots
         result = await snapshots.get(locator)
-        snapshot, now = result.snapshot, datetime.now(UTC)
-        if snapshot is None and locator.end is not None and locator.kubernetes_conn_id is None:
-            snapshot = GangSnapshot()  # the connection stays unknown, so no later request would find the Job
-        if snapshot is None:
-            raise HTTPException(503, result.error)
-        if snapshot.job is None:
-            if locator.end is None:
-                raise HTTPException(404, JOB_NOT_FOUND)
-            return respond(rest_documents.describe_end(locator.end, build_view(locator, snapshot, now)))
+        # A connection that is unknown stays so: no later request would find the Job.
+        error = result.error if locator.kubernetes_conn_id is not None or locator.end is None else ""
+        if error:
+            raise HTTPException(503, error)
+        gang = view_task(locator, result.snapshot, error, datetime.now(UTC))
+        if gang is None:
+            raise HTTPException(404, JOB_NOT_FOUND)
         lines: Sequence[RankLog] = ()
-        if logs is not Logs.NONE or rank is not None:
+        if result.snapshot is not None and (logs is not Logs.NONE or rank is not None):
             try:
-                lines = await snapshots.logs(locator, snapshot, logs, rank)
-            except ClusterUnreadError as error:
-                raise HTTPException(503, str(error)) from error
-    return respond(rest_documents.describe_gang(snapshot, lines, now))
+                lines = await snapshots.logs(locator, result.snapshot, logs, rank)
+            except ClusterUnreadError as unread:
+                raise HTTPException(503, str(unread)) from unread
+    return respond(rest_documents.GangAnswer(gang=gang, logs=tuple(lines)))
 
 
 # -- the application -------------------------------------------------------------------------------------------------

@@ -44,62 +44,41 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionConflict,
     SubmissionFailed,
 )
-from airflow_provider_gangjobs.gang.gang_lists import GangRow  # noqa: TC001 - msgspec reads annotations
 from airflow_provider_gangjobs.gang.identity import parse_default_submission_id
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, merge_outcomes
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec
-from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
+from airflow_provider_gangjobs.gang.view import GangView  # noqa: TC001 - msgspec reads annotations
 from airflow_provider_gangjobs.plugins.caches import describe_error
-from airflow_provider_gangjobs.plugins.page_rows import PHASE_OF_STATUS
-from airflow_provider_gangjobs.submission.submission import Submission, SubmissionRecord
-from airflow_provider_gangjobs.tracking.explanation import GangReason, job_of, state_of_snapshot
+from airflow_provider_gangjobs.submission.submission import Submission
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
     from fastapi import Request
 
-    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.plugins.tab_view import GangView
-    from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
+    from airflow_provider_gangjobs.gang.view import GangSnapshot
 
 
 NOT_IN_ADDRESSES: Final = frozenset({"", ".", ".."})
 """The parts of a path that clients and proxies remove."""
 
 
-class GangDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a gang does and why, and its ranks."""
+class GangAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is told of a gang, and what its ranks have written."""
 
-    gang: GangRow | None = None
-    """Absent if the Job does not exist any more, or nobody knows where. The rest is then what Airflow recorded."""
-    why: GangReason
-    ranks: tuple[RankRow, ...]
-    unread: tuple[str, ...] = ()
-    """Plural names of resources that could not be read."""
+    gang: GangView
     logs: tuple[RankLog, ...] = ()
-
-
-class SubmissionDocument(GangDocument, frozen=True, kw_only=True, omit_defaults=True):
-    """A submission, and beside it the gang of its newest attempt."""
-
-    submission: SubmissionRecord
     results: dict[str, Any] | None = None
-    """The result of each rank that succeeded and wrote one. Absent if all together have more than 1 MiB, or if not all
-    outcomes of ranks that succeeded were read."""
+    """Of a submission: the result of each rank that succeeded and wrote one. Absent if all together have more than
+    1 MiB, or if not all outcomes of ranks that succeeded were read."""
 
 
 class SubmissionList(Struct, frozen=True, rename={"continue_": "continue"}):
     """A page of the submissions of a namespace, with one item for each attempt."""
 
-    items: tuple[SubmissionRecord, ...]
+    items: tuple[GangView, ...]
     continue_: str | None
     """The token of the next page; `null` on the last page."""
 
@@ -142,7 +121,7 @@ SpecDocument: Final = msgspec.defstruct("GangSpec", map(_field_in_json, msgspec.
 """The schema of a spec in the body of a request."""
 
 
-RESPONSES: Final = (Submission, SubmissionDocument, SubmissionList, GangDocument, StoredUpload)
+RESPONSES: Final = (Submission, GangAnswer, SubmissionList, StoredUpload)
 REQUESTS: Final = (SpecDocument, NewSubmission, NewUpload)
 
 
@@ -209,44 +188,18 @@ def problem_with_address(submission_id: str) -> Problem | None:
     return Problem("submission_id", f"{submission_id!r:.80} has a part that is empty, '.' or '..'", remedy)
 
 
-def is_of_client(record: SubmissionRecord) -> bool:
+def is_of_client(gang: GangView) -> bool:
     """Return whether the submission has an id that a client chose, and is not the gang of a task."""
-    return bool(record.submission_id) and parse_default_submission_id(record.submission_id) is None
+    return bool(gang.submission_id) and parse_default_submission_id(gang.submission_id) is None
 
 
-def describe_gang(snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime) -> GangDocument:
-    """Return what a snapshot shows of a gang. Results are left out, because they are XComs of the task."""
-    state = state_of_snapshot(snapshot, now)
-    return GangDocument(gang=state.row, why=state.why, ranks=state.ranks, unread=state.unread, logs=tuple(logs))
-
-
-def describe_end(end: GangEvent, view: GangView) -> GangDocument:
-    """Return what the tab shows of a gang whose Job does not exist any more."""
-    phase = PHASE_OF_STATUS.get(end.status, end.phase)
-    category = next((one for one in Category if one == view.category), Category.UNKNOWN)
-    found = Diagnosis(category, view.summary, view.remedy, since=view.since)
-    why = GangReason(end.namespace, end.name, phase, view.since, view.summary, found, None)
-    return GangDocument(why=why, ranks=view.rows)
-
-
-def describe_submission(
-    record: SubmissionRecord, snapshot: GangSnapshot, logs: Sequence[RankLog], now: datetime
-) -> SubmissionDocument:
-    """Return what is known about a submission and its gang."""
-    shown = describe_gang(snapshot, logs, now)
-    job, outcomes = job_of(snapshot), merge_outcomes(snapshot.pods, snapshot.outcomes)
-    succeeded = sum(one.status.succeeded for one in job.jobs_with_pods or (job.view,))
-    are_known = sum(outcome.outcome is OutcomeKind.SUCCEEDED for outcome in outcomes) >= succeeded
-    return SubmissionDocument(
-        submission=record,
-        results=_results(outcomes) if are_known else None,
-        **msgspec.structs.asdict(shown),
-    )
-
-
-def _results(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+def results_of(snapshot: GangSnapshot) -> dict[str, Any] | None:
+    """Return the results of ranks; `None` if they are too large, or not all known."""
+    outcomes = snapshot.known_outcomes or ()
+    succeeded = sum(one.status.succeeded for one in snapshot.gang.jobs_with_pods or (snapshot.gang.view,))
     size = sum(len(outcome.message) for outcome in outcomes if outcome.result is not None)
-    if size > RESULTS_LIMIT_BYTES:
+    known = sum(outcome.outcome is OutcomeKind.SUCCEEDED for outcome in outcomes)
+    if known < succeeded or size > RESULTS_LIMIT_BYTES:
         return None
     return {str(rank): result for rank, result in partial_results(outcomes).items()}
 

@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.submission import (
         Submission,
         SubmissionPage,
-        SubmissionRecord,
         SubmissionRequest,
     )
     from airflow_provider_gangjobs.submission.uploads import Upload
@@ -153,14 +153,14 @@ class GangService(Struct, frozen=True):
             discovered = await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
             return await submit(self.client, spec, request, discovered=discovered, namespace=self.namespace)
 
-    async def submission(self, submission_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
-        """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.
+    async def submission(self, submission_id: str, *, namespace: str | None = None) -> GangView | None:
+        """Return the submission of this id: state, phase, times, and the reason if it failed. Sends one request.
 
         Returns None if there is no such submission.
         """
-        from airflow_provider_gangjobs.submission.submission import find_record
+        from airflow_provider_gangjobs.submission.submission import find_submission
 
-        return await find_record(self.client, submission_id, namespace=namespace or self.namespace)
+        return await find_submission(self.client, submission_id, namespace=namespace or self.namespace)
 
     async def submissions(
         self,
@@ -175,9 +175,9 @@ class GangService(Struct, frozen=True):
         :param selector: A label selector. By default all submissions are returned.
         :param continue_token: The token of the page before this one.
         """
-        from airflow_provider_gangjobs.submission.submission import list_records
+        from airflow_provider_gangjobs.submission.submission import list_submissions
 
-        return await list_records(
+        return await list_submissions(
             self.client,
             namespace=namespace or self.namespace,
             selector=selector,

@@ -1,4 +1,4 @@
-"""What a submission asks for, what it returns, and the record of it, which is stored in the Job and nowhere else.
+"""What a submission asks for, and what it returns. All that is known of it later is in its Job, and nowhere else.
 
 `SubmissionRequest` is one value beside the spec of the gang, which the caller builds and every step reads. A gang
 belongs to a task, or to a submission id that the client chose::
@@ -7,13 +7,12 @@ belongs to a task, or to a submission id that the client chose::
     SubmissionRequest.of_id("nightly-2026-01-01", validate="server")
 
 The Job with its labels and annotations outlives every process. A label has the digest of the id, so one list finds all
-attempts. The record does not show what a pod waits for and which rank failed: follow the gang for these facts.
+attempts. The Jobs alone do not show what a pod waits for and which rank failed: follow the gang for these facts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003 - the schema of the REST interface reads the annotations at run time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -24,7 +23,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, Claim, GangRef, OperationKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Validate
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - the schema of the REST interface
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule, SubmissionIdRule, TaskRule
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import SubmissionKey, TaskKey
     from airflow_provider_gangjobs.gang.spec import Policies
-    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
 
 
@@ -209,100 +208,31 @@ class Submission:
     """How often the programs of the ranks may be restarted in their pods."""
 
 
-@dataclass(frozen=True)
-class FailureCause:
-    """Why a submission failed."""
-
-    reason: str
-    """The reason of the Job's Failed condition, the class of the error that stopped the submission, or `Stopped`."""
-    message: str
-
-
-@dataclass(frozen=True)
-class SubmissionRecord:
-    """The current state of one submission."""
-
-    submission_id: str
-    ref: GangRef
-    attempt: int
-    state: SubmissionState
-    phase: Phase
-    """The phase as in the trigger's log, derived from the counters of the Job only."""
-    decision: str
-    """The value of the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
-    spec_hash: str
-    workers: int
-    ready: int
-    """The number of ranks that run and are ready."""
-    submitted_at: datetime
-    installation: str = ""
-    """Id of the Airflow installation that made the gang. Empty if the Job does not name it."""
-    started_at: datetime | None = None
-    """When the Job was started."""
-    ended_at: datetime | None = None
-    delivered_at: datetime | None = None
-    error: FailureCause | None = None
-
-
-def record_of(job: StoredGang) -> SubmissionRecord:
-    """Return the record of the submission that a stored Job belongs to."""
-    assert job.created_at is not None, "a stored Job has a creation time"
-    phase = phase_of(job)
-    return SubmissionRecord(
-        submission_id=job.submission_id or "",
-        ref=job.ref,
-        attempt=job.attempt_number,
-        state=_state(job, phase),
-        phase=phase,
-        decision=job.decision or "",
-        spec_hash=job.spec_hash or "",
-        workers=job.workers,
-        ready=job.status.ready,
-        submitted_at=job.created_at,
-        installation=job.installation,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        delivered_at=job.delivered_at,
-        error=FailureCause(*job.failure_cause) if job.failure_cause else None,
-    )
-
-
-def _state(job: StoredGang, phase: Phase) -> SubmissionState:
-    """Return the state as a user reads it. A gang that was stopped has failed, and the phase shows how a gang ended."""
-    if job.is_being_deleted:
-        return SubmissionState.DELETING
-    if job.is_ending_by_stop:
-        return SubmissionState.FAILED
-    return _STATE_OF.get(phase, SubmissionState.IN_PROGRESS)
-
-
-_STATE_OF: Final = {Phase.SUCCEEDED: SubmissionState.SUCCEEDED, Phase.FAILED: SubmissionState.FAILED}
-
-
-async def find_record(client: Client, submission_id: str, *, namespace: str) -> SubmissionRecord | None:
-    """Return the record of the newest attempt of a submission, or None if there is no such submission.
+async def find_submission(client: Client, submission_id: str, *, namespace: str) -> GangView | None:
+    """Return the newest attempt of a submission, or None if there is no such submission.
 
     Raises:
         ClusterError: this is unknown.
     """
     from airflow_provider_gangjobs.ending.submissions import jobs_of
+    from airflow_provider_gangjobs.gang.view import view_job
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
     requests = RetryingRequests(client, namespace)
     jobs = await jobs_of(requests, submission_id)
-    return record_of(await requests.read_gang(jobs[0])) if jobs else None
+    return view_job(await requests.read_gang(jobs[0])) if jobs else None
 
 
 @dataclass(frozen=True)
 class SubmissionPage:
     """One page of a list of submissions."""
 
-    records: tuple[SubmissionRecord, ...]
+    gangs: tuple[GangView, ...]
     continue_token: str | None
     """The token of the next page. None on the last page."""
 
 
-async def list_records(
+async def list_submissions(
     client: Client,
     *,
     namespace: str | None,
@@ -319,6 +249,8 @@ async def list_records(
         Gone: the token has expired. Start again with the first page.
         ClusterError: the list could not be read.
     """
+    from airflow_provider_gangjobs.gang.view import view_job
+
     raw = await client.list_page(
         JOBS,
         namespace,
@@ -330,5 +262,5 @@ async def list_records(
     jobs = decoded.get("items") or ()
     has_roles = any(read_job(job).has_roles for job in jobs)
     others = await client.list(JOBS, namespace, label_selector=LABEL_GANG_ROLE) if has_roles else ()
-    records = tuple(record_of(read_gang(job, others)) for job in jobs)
-    return SubmissionPage(records, (decoded.get("metadata") or {}).get("continue") or None)
+    gangs = tuple(view_job(read_gang(job, others)) for job in jobs)
+    return SubmissionPage(gangs, (decoded.get("metadata") or {}).get("continue") or None)

@@ -7,6 +7,8 @@ changed. The rules are in `gang.gang_lists`. The process of a command imports th
 from __future__ import annotations
 
 from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
@@ -14,19 +16,19 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, No
 from airflow_provider_gangjobs.cluster.loop_local import Notification
 from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.gang.gang_lists import GangName, ListedJob, find_named
-from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, task_selector
+from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, roles_selectors, task_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.kube.names import is_dns_subdomain, problem_with_label_value
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 SYNC_WITHIN_S: Final = 5.0
-TOGETHER_S: Final = 0.2
+TOGETHER_S: Final = 1.0
 """Changes of so much time are yielded together."""
 
 
@@ -38,12 +40,38 @@ async def list_gangs(
     Raises:
         ClusterError: The Jobs could not be listed.
     """
+    return read_gangs((await _list_jobs(client, namespace, selector, limit=limit)).values())
+
+
+async def _list_jobs(
+    client: Client, namespace: str | None, selector: str, *, limit: int = PAGE_OBJECTS
+) -> dict[str, ListedJob]:
+    """Return Jobs by uid."""
     jobs: dict[str, ListedJob] = {}
     listed = client.list_views(ListedJob, JOBS, namespace, label_selector=selector, limit=limit, ahead=True)
     async with aclosing(listed) as pages:
         async for page in pages:
             jobs |= {job.metadata.uid: job for job in page}
-    return read_gangs(jobs.values())
+    return jobs
+
+
+async def list_attempts(client: Client, namespace: str | None, digest: str) -> list[StoredGang]:
+    """Return the attempts of a task or submission, the newest first.
+
+    :param digest: The value of `LABEL_TASK` of the task or submission id.
+
+    Raises:
+        ClusterError: The Jobs could not be listed.
+    """
+    jobs = await _list_jobs(client, namespace, task_selector(digest))
+    # The Jobs of the other roles do not have the label of the task.
+    for selector in roles_selectors([job.metadata.name for job in jobs.values() if job.metadata.annotations.roles]):
+        jobs |= await _list_jobs(client, namespace, selector)
+    gangs = read_gangs(jobs.values())
+    return sorted(gangs, key=lambda gang: (gang.created_at or _NEVER, gang.attempt_number), reverse=True)
+
+
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 async def watch_gangs(client: Client, namespace: str | None) -> AsyncGenerator[list[StoredGang], None]:
@@ -81,9 +109,9 @@ async def find_gangs(client: Client, namespace: str | None, name: GangName) -> l
         ClusterError: The Jobs could not be listed.
     """
     refused: Forbidden | None = None
-    for where, selector in _places(name, namespace):
+    for where, read in _places(client, name, namespace):
         try:
-            if found := find_named(await list_gangs(client, where, selector=selector), name):
+            if found := find_named(await read(), name):
                 return found
         except Forbidden as error:
             if not name.is_qualified:
@@ -94,14 +122,16 @@ async def find_gangs(client: Client, namespace: str | None, name: GangName) -> l
     return [] if name.is_qualified else find_named(await list_gangs(client, namespace), name)
 
 
-def _places(name: GangName, namespace: str | None) -> list[tuple[str | None, str]]:
-    """Return namespaces and label selectors: of the Job of a name, and of the submission of an id."""
+def _places(
+    client: Client, name: GangName, namespace: str | None
+) -> list[tuple[str | None, Callable[[], Awaitable[list[StoredGang]]]]]:
+    """Return namespaces and what reads them: the Job of a name, and the submission of an id."""
     if len(name.words) > 1:
         return []
-    job = name.words[0].rpartition("/")[2]
-    by_id = namespace, task_selector(OperationKey(name.words[0]).digest)
+    job, where = name.words[0].rpartition("/")[2], name.namespace or namespace
+    by_id = namespace, partial(list_attempts, client, namespace, OperationKey(name.words[0]).digest)
     is_label = is_dns_subdomain(job) and not problem_with_label_value(job)
-    return [(name.namespace or namespace, gang_selector(job)), by_id] if is_label else [by_id]
+    return [(where, partial(list_gangs, client, where, selector=gang_selector(job))), by_id] if is_label else [by_id]
 
 
 async def namespace_exists(client: Client, namespace: str) -> bool | None:

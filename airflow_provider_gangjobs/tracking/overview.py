@@ -1,8 +1,9 @@
-"""Overview of a namespace or cluster: all gangs with their diagnoses, and what stays of gangs although nobody needs it.
+"""Overview of a namespace or cluster: all gangs as a person is told, and what stays of gangs although nobody needs it.
 
 The Jobs are listed page by page. What explains why gangs wait is read for all of them at once: at most `PAGES_MAX`
-pages of the pods that wait, and as many of Kueue's Workloads. A gang that these do not explain has no diagnosis, since
-unknown is a third answer; `tracking.explanation` reads one gang as a whole.
+pages of the pods that wait, of their groups, of Events, and of Kueue's Workloads; and what is free in the cluster.
+Gangs that have failed with their ranks, or whose pods are not ready or lack a volume, are read one by one:
+`EXPLAINED_MAX` at a time, the latest first. A gang that all this does not explain has the category `Unknown`.
 
 Leaks are read from the Jobs and the held pods. The rules are `gang.gang_lists`;
 `ending.sweep` has those of triggerers and `gangjobs tidy`. Nothing is changed.
@@ -12,28 +13,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
-from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.cluster.resources import EVENTS, PODS
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.ending.sweep import held_by_gang, last_sign
-from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, Leak, find_leak, leak_of_pods, row_of, use_by_dag
-from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose
+from airflow_provider_gangjobs.gang.capacity import ClusterUse, GangDemand, PodUse
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, Leak, find_leak, leak_of_pods, use_by_dag
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.observation import observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
-from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.pods import is_held, pods_of
+from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_node, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, placed_at_once
+from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
-from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodView
+from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
-from airflow_provider_gangjobs.tracking.explanation import counts_of_job, list_first
+from airflow_provider_gangjobs.tracking.explanation import (
+    CAPACITY_WITHIN_S,
+    group_resource_of,
+    list_first,
+    read_snapshot,
+)
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from airflow_provider_gangjobs.tracking.wait_evidence import recent_cluster_use
 
@@ -43,9 +50,13 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.category import Diagnosis
+    from airflow_provider_gangjobs.gang.state.pod_index import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+
+T = TypeVar("T")
 
 
 async def find_leaks(client: Client, namespace: str | None, *, grace: timedelta) -> list[Leak]:
@@ -88,55 +99,42 @@ async def held_pods(client: Client, namespace: str | None) -> dict[GangRef, list
 
 
 PAGES_MAX: Final = 2
-"""How many pages of waiting pods, and of Kueue's Workloads, are read: 500 objects each."""
+"""How many pages are read of the objects that explain why gangs wait: 500 objects each."""
 QUEUES_MAX: Final = 20
 """In how many queues of Kueue positions are read, at most once a minute each."""
-
-
-@dataclass(frozen=True)
-class ListedGang:
-    """One gang in an overview."""
-
-    row: GangRow
-    diagnosis: Diagnosis | None = None
-    """`None` if what was read does not explain why the gang waits or failed."""
-    requests: Mapping[str, str] = field(default_factory=dict)
-    """What all ranks request together: resource -> quantity; empty if the Job does not say."""
-    version: str = ""
-    """`resourceVersion` of the Job, if the Job alone decides about the row and the diagnosis; else empty."""
-
-
-@dataclass(frozen=True)
-class QueueUse:
-    """What the live gangs of one queue hold and wait for, by DAG."""
-
-    queue: str
-    """Queue of Kueue; empty for the gangs that have none."""
-    dags: tuple[DagUse, ...]
+EXPLAINED_MAX: Final = 20
+"""How many gangs are read one by one for an overview. Each needs some requests."""
+READ_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True)
 class Overview:
     """All gangs of a namespace or cluster at one moment."""
 
-    gangs: tuple[ListedGang, ...] = ()
-    uses: tuple[QueueUse, ...] = ()
+    gangs: tuple[GangView, ...] = ()
+    uses: tuple[tuple[str, DagUse], ...] = ()
+    """What the live gangs hold and wait for: pairs of a queue of Kueue, which may be empty, and a DAG's use of it."""
     free: Mapping[str, Decimal] = field(default_factory=dict)
     """What is free in the cluster, by resource; empty if that is unknown, or if no gang waits for nodes."""
+    settled: Mapping[str, str] = field(default_factory=dict)
+    """By the uid of a gang whose view changes only with its Job: the `resourceVersion` of the Job."""
 
 
 @dataclass
 class _Evidence:
-    """What was read besides the Jobs."""
+    """What was read besides the Jobs, by the name of a gang, with its namespace."""
 
-    pods: Mapping[str, Sequence[PodView]] = field(default_factory=dict)
-    """The pods that wait, by the name of their gang, with its namespace."""
+    pods: Mapping[str, Sequence[msgspec.Raw]] = field(default_factory=dict)
+    """The pods that wait."""
     has_all_pods: bool = False
+    groups: dict[str, PodGroupView] = field(default_factory=dict)
+    events: Mapping[str, Sequence[EventView]] = field(default_factory=dict)
+    """By the uid of the Job or pod."""
     workloads: Mapping[str, KueueWorkloadView] = field(default_factory=dict)
     """By the uid of the object that Kueue admits."""
     has_all_workloads: bool = False
     positions: dict[str, int | None] = field(default_factory=dict)
-    free: Mapping[str, Decimal] = field(default_factory=dict)
+    use: ClusterUse | None = None
 
 
 async def read_overview(
@@ -153,40 +151,117 @@ async def read_overview(
     Raises:
         ClusterError: The Jobs could not be listed.
     """
-    jobs = [job for job in await list_gangs(client, namespace) if _is_of(job, installation)]
+    gangs = [gang for gang in await list_gangs(client, namespace) if _is_of(gang, installation)]
+    return await explain_gangs(client, namespace, gangs, before)
+
+
+def _is_of(gang: StoredGang, installation: str) -> bool:
+    return gang.installation == installation or not (gang.installation or gang.task)
+
+
+async def explain_gangs(
+    client: Client, namespace: str | None, gangs: Sequence[StoredGang], before: Overview | None = None
+) -> Overview:
+    """Return an overview of these gangs of a namespace, or of the cluster. See `read_overview`."""
     evidence = _Evidence()
-    waiting = [job for job in jobs if not job.is_over and phase_of(job) not in {Phase.RUNNING, Phase.FINISHING}]
-    if any(phase_of(job) is Phase.ASSEMBLING for job in waiting):
-        await _read_pods(client, namespace, evidence)
-        use = await recent_cluster_use(client)
-        evidence.free = (use.free() if use is not None else None) or {}
-    queued = [job for job in waiting if waits_for_kueue(job)]
+    waiting = [gang for gang in gangs if not gang.is_over and phase_of(gang) not in {Phase.RUNNING, Phase.FINISHING}]
+    assembling = [gang for gang in waiting if phase_of(gang) is Phase.ASSEMBLING]
+    if assembling:
+        await _read_assembly(client, namespace, assembling, evidence)
+    queued = [gang for gang in waiting if waits_for_kueue(gang)]
     if queued:
         await _read_workloads(client, namespace, queued, evidence)
-    return await asyncio.to_thread(judge, jobs, evidence, before or Overview())
+    overview = await asyncio.to_thread(judge, gangs, evidence, before or Overview())
+    unready = {gang.ref.uid for gang in assembling if _has_unready_pods(gang, evidence)}
+    unknown = [view for view in overview.gangs if view.uid in unready or _needs_outcomes(view) or _needs_claims(view)]
+    return await _explain_alone(client, gangs, overview, [view for view in unknown if view.uid not in overview.settled])
 
 
-def _is_of(job: StoredGang, installation: str) -> bool:
-    return job.installation == installation or not (job.installation or job.task)
+async def _explain_alone(
+    client: Client, gangs: Sequence[StoredGang], overview: Overview, unknown: Sequence[GangView]
+) -> Overview:
+    """Return the overview with what only the pods and outcomes of a gang say, of the latest of some gangs."""
+    latest = sorted(unknown, key=lambda view: view.since or view.submitted_at, reverse=True)[:EXPLAINED_MAX]
+    by_uid = {gang.ref.uid: gang for gang in gangs}
+    slots = asyncio.Semaphore(READ_AT_ONCE)
+
+    async def explain(view: GangView) -> GangView:
+        async with slots:
+            try:
+                return view_gang(await read_snapshot(client, by_uid[view.uid]))
+            except ClusterError:
+                return view
+
+    read = {view.uid: view for view in await asyncio.gather(*map(explain, latest))}
+    settled = {uid: by_uid[uid].view.metadata.resource_version for uid, view in read.items() if view.is_over}
+    views = tuple(read.get(view.uid, view) for view in overview.gangs)
+    return replace(overview, gangs=views, settled={**overview.settled, **settled})
 
 
-async def _read_pods(client: Client, namespace: str | None, evidence: _Evidence) -> None:
-    try:
-        pods, evidence.has_all_pods = await list_first(
-            client,
-            PodView,
-            PODS,
-            namespace,
-            label_selector=LABEL_GANG,
-            field_selector="status.phase=Pending",
-            pages_max=PAGES_MAX,
-        )
-    except ClusterError:
-        return
-    by_gang: dict[str, list[PodView]] = defaultdict(list)
-    for pod in pods:
-        by_gang[f"{pod.metadata.namespace}/{pod.metadata.labels.gang}"].append(pod)
-    evidence.pods = by_gang
+def _needs_outcomes(view: GangView) -> bool:
+    return view.phase is Phase.FAILED and view.category is Category.UNKNOWN
+
+
+def _needs_claims(view: GangView) -> bool:
+    return view.phase is Phase.ASSEMBLING and view.category is Category.VOLUME_UNAVAILABLE
+
+
+def _has_unready_pods(gang: StoredGang, evidence: _Evidence) -> bool:
+    """Return whether a pod neither waits nor is ready. Its program may run, and its Job does not say so."""
+    counts = _counts(gang, waiting := _pods_of(gang, evidence))
+    return evidence.has_all_pods and len(waiting) < counts.created - counts.started
+
+
+async def _read_assembly(
+    client: Client, namespace: str | None, assembling: Sequence[StoredGang], evidence: _Evidence
+) -> None:
+    with suppress(ClusterError):
+        waiting = "status.phase=Pending"
+        pods, evidence.has_all_pods = await _list(client, msgspec.Raw, PODS, namespace, LABEL_GANG, waiting)
+        by_gang: dict[str, list[msgspec.Raw]] = defaultdict(list)
+        for pod in pods:
+            by_gang[_gang_of(msgspec.json.decode(pod, type=PodView))].append(pod)
+        evidence.pods = by_gang
+    for resource in set(filter(None, map(group_resource_of, assembling))):
+        with suppress(ClusterError):
+            groups, _ = await _list(client, PodGroupView, resource, namespace, LABEL_GANG)
+            evidence.groups |= {_gang_of(group): group for group in groups}
+    views = [pod for gang in assembling for pod in _pods_of(gang, evidence)]
+    by_uid: dict[str, list[EventView]] = defaultdict(list)
+    lacks_pods = any(_counts(gang, _pods_of(gang, evidence)).created < gang.ranks for gang in assembling)
+    wanted = ["involvedObject.kind=Job,reason=FailedCreate"] if lacks_pods else []
+    wanted += ["involvedObject.kind=Pod,type=Warning"] if any(map(is_prepared_by_node, views)) else []
+    for selector in wanted:
+        with suppress(ClusterError):
+            for event in (await _list(client, EventView, EVENTS, namespace, None, selector))[0]:
+                by_uid[event.involved_object.uid].append(event)
+    evidence.events = by_uid
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CAPACITY_WITHIN_S):
+            evidence.use = await recent_cluster_use(client)
+
+
+def _gang_of(found: PodView | PodGroupView) -> str:
+    return f"{found.metadata.namespace}/{found.metadata.labels.gang}"
+
+
+async def _list(
+    client: Client,
+    kind: type[T],
+    resource: Resource,
+    namespace: str | None,
+    label_selector: str | None,
+    field_selector: str | None = None,
+) -> tuple[list[T], bool]:
+    return await list_first(
+        client,
+        kind,
+        resource,
+        namespace,
+        label_selector=label_selector,
+        field_selector=field_selector,
+        pages_max=PAGES_MAX,
+    )
 
 
 async def _read_workloads(
@@ -196,8 +271,8 @@ async def _read_workloads(
     if resource is None:
         return
     try:
-        found, evidence.has_all_workloads = await list_first(
-            client, KueueWorkloadView, resource, namespace, label_selector=LABEL_KUEUE_JOB_UID, pages_max=PAGES_MAX
+        found, evidence.has_all_workloads = await _list(
+            client, KueueWorkloadView, resource, namespace, LABEL_KUEUE_JOB_UID
         )
     except ClusterError:
         return
@@ -216,61 +291,86 @@ async def _read_workloads(
 # -- pure ------------------------------------------------------------------------------------------------------------
 
 
-def judge(jobs: Sequence[StoredGang], evidence: _Evidence, before: Overview) -> Overview:
+def judge(gangs: Sequence[StoredGang], evidence: _Evidence, before: Overview) -> Overview:
     """Return the overview of these gangs. Pure; it takes two seconds for ten thousand gangs that are new."""
-    known = {gang.row.uid: gang for gang in before.gangs if gang.version}
+    versions = {gang.ref.uid: gang.view.metadata.resource_version for gang in gangs}
+    known = {view.uid: view for view in before.gangs if before.settled.get(view.uid) == versions.get(view.uid)}
     by_queue: dict[str, list[StoredGang]] = defaultdict(list)
-    for job in jobs:
-        by_queue[job.queue or ""].append(job)
-    placed = {job.ref for job in jobs if evidence.has_all_pods and _is_placed(job, evidence)}
+    for gang in gangs:
+        by_queue[gang.queue or ""].append(gang)
+    placed = {gang.ref for gang in gangs if evidence.has_all_pods and _is_placed(gang, evidence)}
+    views = tuple(known.get(gang.ref.uid) or view_gang(_snapshot(gang, evidence)) for gang in gangs)
+    is_settled = {gang.ref.uid: not gang.has_roles for gang in gangs}
+    settled = {
+        view.uid
+        for view in views
+        if view.uid in known or (is_settled[view.uid] and view.phase in _OF_JOB_ALONE and not _needs_outcomes(view))
+    }
     return Overview(
-        gangs=tuple(_listed(job, evidence, known.get(job.ref.uid)) for job in jobs),
-        uses=tuple(QueueUse(queue, tuple(use_by_dag(found, placed))) for queue, found in sorted(by_queue.items())),
-        free=evidence.free,
+        gangs=views,
+        uses=tuple((queue, use) for queue, found in sorted(by_queue.items()) for use in use_by_dag(found, placed)),
+        free=(evidence.use.free() if evidence.use is not None else None) or {},
+        settled={uid: versions[uid] for uid in settled},
     )
-
-
-def _listed(job: StoredGang, evidence: _Evidence, known: ListedGang | None) -> ListedGang:
-    version = job.view.metadata.resource_version
-    if known is not None and known.version == version:
-        return known
-    row = row_of(job)
-    is_alone = not job.has_roles and row.phase in _OF_JOB_ALONE
-    return ListedGang(row, _diagnose(job, evidence), job.requests, version=version if is_alone else "")
 
 
 _OF_JOB_ALONE: Final = frozenset({Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED})
-"""The phases in which nothing but the Job is needed for a row and a diagnosis."""
+"""The phases in which nothing but the Job is needed for a view."""
 
 
-def _diagnose(job: StoredGang, evidence: _Evidence) -> Diagnosis | None:
-    pods = pods_of(job.ref, evidence.pods.get(str(job.ref), ()))
-    if job.view.metadata.annotations.secrets is not None:
+def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
+    if gang.is_over or phase_of(gang) in _OF_JOB_ALONE:
+        return GangSnapshot(gang)
+    pods = _pods_of(gang, evidence)
+    if gang.view.metadata.annotations.secrets is not None:
         pods = SecretMask(None).messages(pods)  # the secrets of many gangs are not read
-    counts = _counts(job, pods)
-    is_explained = evidence.has_all_pods and counts.created >= job.ranks
-    if phase_of(job) is Phase.ASSEMBLING and not job.is_over and not is_explained:
-        return None
+    is_assembling = phase_of(gang) is Phase.ASSEMBLING
+    group = evidence.groups.get(str(gang.ref))
     known = Evidence(
-        queue_workload=evidence.workloads.get(job.queued_uid) if waits_for_kueue(job) else None,
-        queue_position=evidence.positions.get(job.queued_uid),
+        events=[
+            event
+            for uid in (gang.ref.uid, *(pod.metadata.uid for pod in pods))
+            for event in evidence.events.get(uid, ())
+        ],
+        queue_workload=evidence.workloads.get(gang.queued_uid) if waits_for_kueue(gang) else None,
+        queue_position=evidence.positions.get(gang.queued_uid),
         shows_queue=evidence.has_all_workloads,
     )
-    found = diagnose(observe_counters(job, PodIndex(job.ref, pods), None, counts, known), ())
-    # Without the outcomes of the ranks, nothing is known about a Job that failed with its pods.
-    return None if job.is_ended and found.category is Category.UNKNOWN else found
+    snapshot = GangSnapshot(gang, pods, podgroup=group, evidence=known, counts=_counts(gang, pods))
+    if is_assembling and not evidence.has_all_pods:
+        return GangSnapshot(gang)
+    lacks_volume = snapshot.observation.diagnosis.category is Category.VOLUME_UNAVAILABLE
+    if evidence.use is None or lacks_volume or not snapshot.observation.waits_for_nodes:
+        return snapshot
+    return replace(snapshot, evidence=msgspec.structs.replace(known, capacity=_capacity(gang, group, evidence)))
 
 
-def _is_placed(job: StoredGang, evidence: _Evidence) -> bool:
+def _capacity(gang: StoredGang, group: PodGroupView | None, evidence: _Evidence) -> Capacity | None:
+    try:
+        pods = [msgspec.json.decode(pod, type=PodUse) for pod in evidence.pods.get(str(gang.ref), ())]
+    except msgspec.MsgspecError:
+        return None
+    ref = gang.ref
+    at_once = placed_at_once(gang, group)
+    demand = GangDemand.of(pods, namespace=ref.namespace, name=ref.name, ranks=gang.ranks, at_once=at_once)
+    return evidence.use.measure(demand) if demand is not None and evidence.use is not None else None
+
+
+def _pods_of(gang: StoredGang, evidence: _Evidence) -> list[PodView]:
+    pods = (msgspec.json.decode(pod, type=PodView) for pod in evidence.pods.get(str(gang.ref), ()))
+    return pods_of(gang.ref, pods)
+
+
+def _is_placed(gang: StoredGang, evidence: _Evidence) -> bool:
     """Return whether a gang that assembles has a node for each of its ranks."""
-    if phase_of(job) is not Phase.ASSEMBLING or job.has_roles:  # the Job shows the counts of one role
+    if phase_of(gang) is not Phase.ASSEMBLING or gang.has_roles:  # the Job shows the counts of one role
         return False
-    return _counts(job, pods_of(job.ref, evidence.pods.get(str(job.ref), ()))).placed >= job.ranks
+    return _counts(gang, _pods_of(gang, evidence)).placed >= gang.ranks
 
 
-def _counts(job: StoredGang, waiting: Sequence[PodView]) -> Counts:
+def _counts(gang: StoredGang, waiting: Sequence[PodView]) -> Counts:
     """Return counts from the counters of the Job, and from its pods that wait."""
-    counts = counts_of_job(job)
-    created = min(job.ranks, job.status.active + job.ended_ranks)
+    counts = counts_of_job(gang)
+    created = min(gang.ranks, gang.status.active + gang.ended_ranks)
     without_node = sum(not pod.spec.node_name for pod in waiting)
     return replace(counts, created=created, placed=max(counts.started, created - without_node))

@@ -18,15 +18,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import Answer, cached_read, loop_local
 from airflow_provider_gangjobs.cluster.resources import CLAIMS, EVENTS, JOBS, NODES, PODS
-from airflow_provider_gangjobs.cluster.served_resources import is_allowed
 from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand, NodeView, PodUse
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.category import Category
@@ -43,7 +42,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
 from airflow_provider_gangjobs.kube.views import EventView, view
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
@@ -66,28 +65,35 @@ IN_THREAD_MIN: Final = 200
 _PLACED: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
-async def measure_capacity(client: Client, job: StoredGang, podgroup: PodGroupView | None) -> Capacity | None:
-    """Return whether a gang whose pods exist fits into its cluster, or `None` if this is unknown."""
+async def measure_capacity(
+    client: Client, job: StoredGang, podgroup: PodGroupView | None, pods: Sequence[PodUse] | None = None
+) -> Capacity | None:
+    """Return whether a gang whose pods exist fits into its cluster, or `None` if this is unknown.
+
+    :param pods: Pods of the gang, if they were just read.
+    """
     use = await recent_cluster_use(client)
     if use is None:
         return None
     try:
         async with asyncio.timeout(READ_WITHIN_S):
-            demand = await _read_demand(client, job, placed_at_once(job, podgroup))
+            pods = await _read_pods(client, job.ref) if pods is None else pods
     except (TimeoutError, ClusterError, msgspec.ValidationError):
         return None
+    at_once = placed_at_once(job, podgroup)
+    ref = job.ref
+    demand = GangDemand.of(pods, namespace=ref.namespace, name=ref.name, ranks=job.ranks, at_once=at_once)
     if demand is None:
         return None
     return use.measure(demand) if use.size < IN_THREAD_MIN else await asyncio.to_thread(use.measure, demand)
 
 
-async def _read_demand(client: Client, job: StoredGang, at_once: int) -> GangDemand | None:
-    """Return what the gang needs, by the first page of its pods."""
-    ref = job.ref
-    pages = client.list_views(PodUse, PODS, ref.namespace, label_selector=gang_selector(ref.name))
-    async with aclosing(pages):
-        first = await anext(pages)
-    return GangDemand.of(first, namespace=ref.namespace, name=ref.name, ranks=job.ranks, at_once=at_once)
+async def _read_pods(client: Client, ref: GangRef) -> list[PodUse]:
+    """Return the first page of the pods of a gang, which shows what its ranks need."""
+    async with aclosing(
+        client.list_views(PodUse, PODS, ref.namespace, label_selector=gang_selector(ref.name))
+    ) as pages:
+        return await anext(pages)
 
 
 async def recent_cluster_use(client: Client) -> ClusterUse | None:
@@ -106,17 +112,19 @@ async def recent_cluster_use(client: Client) -> ClusterUse | None:
 
 
 async def _read(client: Client) -> Answer[ClusterUse | None]:
-    if not await is_allowed(client, "list", NODES):
+    try:
+        nodes = [node async for page in client.list_views(NodeView, NODES) for node in page]
+    except Forbidden:
         return Answer(None, NOT_ALLOWED_READ_EVERY_S)
-    nodes = [node async for page in client.list_views(NodeView, NODES) for node in page]
-    if not await is_allowed(client, "list", PODS):
-        return Answer(ClusterUse(nodes, knows_pods=False), NOT_ALLOWED_READ_EVERY_S)
     use, count = ClusterUse(nodes), 0
-    async for page in _placed_pods(client):
-        count += len(page)
-        if count > PODS_MAX:
-            return Answer(ClusterUse(nodes, knows_pods=False), READ_EVERY_S)
-        use.add(page)
+    try:
+        async for page in _placed_pods(client):
+            count += len(page)
+            if count > PODS_MAX:
+                return Answer(ClusterUse(nodes, knows_pods=False), READ_EVERY_S)
+            use.add(page)
+    except Forbidden:
+        return Answer(ClusterUse(nodes, knows_pods=False), NOT_ALLOWED_READ_EVERY_S)
     return Answer(use, READ_EVERY_S)
 
 
@@ -179,24 +187,28 @@ async def _list_events(client: Client, namespace: str, field_selector: str) -> t
         return ()
 
 
-_UNBOUND: Final = ("ProvisioningFailed", "FailedBinding")
-"""Reasons of the Events of a PersistentVolumeClaim that cannot be bound."""
 CLAIMS_MAX: Final = 20
 """How many PersistentVolumeClaims of a gang are looked for."""
+_UNBOUND: Final = ("ProvisioningFailed", "FailedBinding")
+"""Reasons of the Events of a PersistentVolumeClaim that cannot be bound."""
 
 
-async def find_claim_problem(client: Client, ref: GangRef) -> str:
+async def find_claim_problem(
+    client: Client, ref: GangRef, template: Mapping[str, Any] | None = None, *, claims_max: int = CLAIMS_MAX
+) -> str:
     """Return which PersistentVolumeClaim of a gang does not exist or cannot be bound, and why; empty if unknown.
 
     Whether a claim exists needs an optional right. Why it cannot be bound, such as a StorageClass that does not exist,
     is in its Events.
+
+    :param template: The pod template of the Job, if it was just read.
     """
     with suppress(ClusterError):
-        template = (await client.get(JOBS, ref.name, ref.namespace))["spec"]["template"]["spec"]
-        volumes = template.get("volumes") or ()
+        template = template or (await client.get(JOBS, ref.name, ref.namespace))["spec"]["template"]
+        volumes = template["spec"].get("volumes") or ()
         claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim")]
-        if claims and await is_allowed(client, "get", CLAIMS, ref.namespace):
-            for claim in claims[:CLAIMS_MAX]:
+        with suppress(Forbidden):
+            for claim in claims[:claims_max]:
                 try:
                     await client.get(CLAIMS, claim, ref.namespace)
                 except NotFound:

@@ -17,7 +17,7 @@ def call(method, spec=None):
 
 
 call("PUT", SPEC)
-while (found := call("GET"))["submission"]["state"] == "in progress":
+while (found := call("GET"))["gang"]["state"] == "in progress":
     time.sleep(5)
-print(found["submission"]["state"], found["why"]["diagnosis"]["summary"], found["results"])
+print(found["gang"]["state"], found["gang"]["summary"], found["results"])
 call("DELETE")

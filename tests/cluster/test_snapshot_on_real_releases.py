@@ -13,13 +13,15 @@ import yaml
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking import explanation
-from airflow_provider_gangjobs.tracking.explanation import GangSnapshot, read_snapshot
+from airflow_provider_gangjobs.tracking.explanation import read_snapshot
+from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider_gangjobs.gang.view import GangSnapshot
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
@@ -47,7 +49,8 @@ async def looked_at(
     key, ref = TaskKey("dag", run, "task", -1), submission.ref
     async with asyncio.timeout(TIMEOUT_S), GangService.connect(viewer.config) as gangs:
         while True:
-            seen = await read_snapshot(gangs.client, ref.namespace, key.digest, ref.uid)
+            attempts = await list_attempts(gangs.client, ref.namespace, key.digest)
+            seen = await read_snapshot(gangs.client, next(one for one in attempts if one.ref == ref))
             if until(seen):
                 return seen
             await asyncio.sleep(LOOK_AGAIN_S)

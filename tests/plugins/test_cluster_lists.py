@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.plugins.caches import (
     lists_read,
 )
 from airflow_provider_gangjobs.plugins.clusters import ListSource, SharedClients
-from airflow_provider_gangjobs.plugins.page_rows import PageList
+from airflow_provider_gangjobs.tracking.overview import Overview
 from tests.plugins.test_snapshot_cache import SECRET, FailingConnection, failing_connection
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
@@ -59,12 +59,12 @@ async def test_list_is_read_again_after_it_has_expired() -> None:
     assert cluster.reads == 2
 
 
-@pytest.mark.parametrize("whole", [PageList(), None], ids=["read", "not read"])
-def test_list_of_all_namespaces_replaces_the_other_lists_of_its_connection(whole: PageList | None) -> None:
+@pytest.mark.parametrize("whole", [Overview(), None], ids=["read", "not read"])
+def test_list_of_all_namespaces_replaces_the_other_lists_of_its_connection(whole: Overview | None) -> None:
     found = [
         ListResult(ListSource("gpu", "*"), whole),
-        ListResult(SOURCE, PageList()),
-        ListResult(ListSource("cpu", "team"), PageList()),
+        ListResult(SOURCE, Overview()),
+        ListResult(ListSource("cpu", "team"), Overview()),
     ]
 
     assert lists_read(found) == [found[0] if whole else found[1], found[2]]

@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace as replace_fields
+from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.gang.gang_lists import GangRow
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.view import GangView
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
-from airflow_provider_gangjobs.plugins.tab_view import DeadlineView, GangView, PhaseSpan
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 from tests.unit.builders import REF, at
 
@@ -27,31 +28,41 @@ MARKUP = """<script>alert(1)</script><img src=x onerror="alert(2)">'"`{{ 7 * 7 }
 
 
 KEY = TaskKey("dag", "run", "task")
-EARLIER = GangRow(
-    namespace="team", name="", uid="", phase=Phase.FAILED, attempt=0, ranks=1, ready=0, submitted_at=at(0)
+VIEW = GangView(
+    namespace="team",
+    name="train-0",
+    uid="",
+    phase=Phase.RUNNING,
+    state=SubmissionState.IN_PROGRESS,
+    category=Category.RUNNING,
+    attempt=1,
+    since=at(0),
+    times={Phase.SUBMITTED: at(0), Phase.RUNNING: at(3)},
+    ranks=1200,
+    ready=0,
 )
+OVER = {"phase": Phase.FAILED, "times": {Phase.SUBMITTED: at(0), Phase.FAILED: at(50)}}
 
 
-def view_of(text: str) -> GangView:
+def view_of(text: str, **fields: Any) -> GangView:
     """Return a view with `text` in every text field."""
-    row = RankRow(3, text, Tone.BAD, exit_code=137, seconds=61.4, node=text, restarts=2, message=text)
-    return GangView(
-        title=text,
-        phase=text,
-        tone=Tone.WAIT,
-        attempt=1,
-        since=at(0),
-        summary=text,
-        remedy=text,
-        details=((text, text),),
-        spans=(PhaseSpan("running", at(3), 60.0, 0.0, 100.0),),
-        deadline=DeadlineView(text, at(90)),
-        state_counts=((text, 1200),),
-        rows=(row,),
-        rows_omitted=99_999,
-        other_attempts=(replace_fields(EARLIER, name=text, reason=text),),
-        notes=(text,),
-    )
+    row = RankRow(3, text, Tone.BAD, 137, seconds=61.4, node=text, restarts=2, message=text, has_log=True)
+    values = {
+        "namespace": text,
+        "name": text,
+        "summary": text,
+        "remedy": text,
+        "installation": text,
+        "queue": text,
+        "deadline": at(90),
+        "deadline_parameter": text,
+        "states": {text: 1200},
+        "pods": (row,),
+        "pods_omitted": 99_999,
+        "notes": (text,),
+        "unread": (text,),
+    }
+    return with_fields(VIEW, **{**values, **fields})
 
 
 def page_of(text: str) -> PageContext:
@@ -59,7 +70,8 @@ def page_of(text: str) -> PageContext:
         TaskKey(text, text, text, 2),
         (MappedRow(7, text, Tone.BAD, text, at(30)), MappedRow(2, text, Tone.GOOD)),
     )
-    return PageContext(key, view_of(text), text, "", text, at(60), 3, text, mapped)
+    earlier = with_fields(VIEW, name=text, summary=text, **OVER)
+    return PageContext(key, view_of(text), text, "", text, at(60), 3, text, mapped, attempts=(earlier,))
 
 
 class Elements(HTMLParser):
@@ -117,7 +129,7 @@ def test_page_links_to_the_task_in_airflow_and_to_its_other_map_indexes() -> Non
     task = "../" * 7 + "dags/a%2Fb/runs/a%2Fb/tasks/a%2Fb/mapped/"
     assert f'href="{task}2"' in html
     assert f'href="{task}2/xcom"' not in html, "there are no results yet"
-    over = replace(page_of("a/b"), view=replace(view_of("x"), is_over=True))
+    over = replace(page_of("a/b"), view=view_of("x", **OVER))
     assert f'href="{task}2/xcom"' in render(over, nonce="n", part=True)
     assert f'href="{task}7/plugin/gang"' in html
     assert f'href="{"../" * 7}plugin/gangs?dag=a%2Fb&amp;hours=24"' in html
@@ -132,7 +144,7 @@ def test_refused_task_shows_the_error_in_the_place_of_a_gang() -> None:
 
 
 def test_what_is_over_has_an_age_and_what_lasts_a_duration() -> None:
-    over = render(replace(page_of("x"), view=replace(view_of("x"), is_over=True)), nonce="n", part=True)
+    over = render(replace(page_of("x"), view=view_of("x", **OVER)), nonce="n", part=True)
 
     assert ">1 min 00 s ago</time>" in over
     assert ">for 1 min 00 s</span>" in render(page_of("x"), nonce="n", part=True)
@@ -174,33 +186,32 @@ def test_page_of_a_task_without_a_gang_names_the_reason() -> None:
 
 def test_every_field_of_a_row_has_a_column() -> None:
     html = render(
-        replace(page_of("x"), view=replace(view_of("x"), rows=(RankRow(5, "s", Tone.BAD, 9, 7.6, "n", 4, "m"),))),
+        replace(page_of("x"), view=view_of("x", pods=(RankRow(5, "s", Tone.BAD, 9, 7.6, "n", 4, "m", has_log=True),))),
         nonce="n",
         part=True,
     )
 
     body = html[html.index("<tbody>") : html.index("</tbody>")]
-    assert Elements(body).text.split() == ["5", "s", "9", "7", "s", "n", "4", "m"]
+    assert Elements(body).text.split() == ["5", "s", "Log", "9", "7", "s", "n", "4", "m"]
     shown = {field.name for field in fields(RankRow)} - {"tone", "role", "role_rank"}
     assert len(shown) == body.count("<td") + body.count("<th"), "every field has a column, and a role that of the rank"
 
 
 def test_row_of_a_gang_with_roles_names_the_role_and_the_rank_in_it() -> None:
     row = RankRow(5, "s", Tone.BAD, role="worker", role_rank=2)
-    html = render(replace(page_of("x"), view=replace(view_of("x"), rows=(row,))), nonce="n", part=True)
+    html = render(replace(page_of("x"), view=view_of("x", pods=(row,))), nonce="n", part=True)
     body = html[html.index("<tbody>") : html.index("</tbody>")]
     assert Elements(body).text.split()[:2] == ["worker", "2"]
 
 
 def test_row_leads_to_the_log_of_its_rank_if_there_may_be_one() -> None:
     rows = (
-        RankRow(5, "s", Tone.BUSY),
-        RankRow(6, "s", Tone.BUSY, role="worker", role_rank=2),
+        RankRow(5, "s", Tone.BUSY, has_log=True),
+        RankRow(6, "s", Tone.BUSY, role="worker", role_rank=2, has_log=True),
         RankRow(7, "s", Tone.BAD),
     )
-    view = replace(view_of("x"), rows=rows, ranks_with_log=frozenset({5, 6}))
 
-    html = render(replace(page_of("x"), view=view), nonce="n", part=True)
+    html = render(replace(page_of("x"), view=view_of("x", pods=rows)), nonce="n", part=True)
 
     links = re.findall(r'<a href="([^"]*)" aria-label="(Log of [^"]*)">', html)
     assert links == [("2/ranks/5", "Log of rank 5"), ("2/ranks/6", "Log of worker 2")]

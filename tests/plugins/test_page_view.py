@@ -12,14 +12,15 @@ from urllib.parse import parse_qsl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow
+from airflow_provider_gangjobs.gang.gang_lists import DagUse
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.view import GangView, view_end
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
-from airflow_provider_gangjobs.plugins.page_rows import NOT_EXPLAINED, gang_of_end, list_for_page
 from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 from airflow_provider_gangjobs.plugins.page_view import (
     CHOICES_MAX,
@@ -32,37 +33,46 @@ from airflow_provider_gangjobs.plugins.page_view import (
     GangsView,
     build_gangs_view,
 )
-from airflow_provider_gangjobs.tracking.overview import ListedGang, Overview, QueueUse
+from airflow_provider_gangjobs.tracking.overview import Overview
 from tests.plugins.test_html import MARKUP, Elements
 from tests.unit.builders import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.plugins.page_rows import PageGang
-
 NOW = at(3600)
 SOURCE = "gpu/team"
 
 
-def gang(uid: str, phase: Phase = Phase.RUNNING, *, text: str = "", **fields: Any) -> ListedGang:
+def gang(uid: str, phase: Phase = Phase.RUNNING, *, text: str = "", submitted: float = 0, **fields: Any) -> GangView:
     """Return a gang of the task `train` of the DAG `etl`."""
-    ids = {"dag_id": "etl", "task_id": "train", "run_id": "run"} | fields
-    times = {"submitted_at": at(0)} | ({"ended_at": at(60)} if phase in {Phase.SUCCEEDED, Phase.FAILED} else {})
-    row = GangRow(
-        **{"namespace": "team", "uid": uid, "name": uid, "attempt": 0, "ranks": 4, "ready": 1, **times, **ids},
-        phase=phase,
-    )
-    return ListedGang(row, Diagnosis(Category.RUNNING, text or f"sentence of {uid}"), {"cpu": "8"}, ("triggerer-0",))
+    times = {Phase.SUBMITTED: at(submitted)} | ({phase: at(60)} if phase in {Phase.SUCCEEDED, Phase.FAILED} else {})
+    values = {
+        "namespace": "team",
+        "name": uid,
+        "attempt": 0,
+        "dag_id": "etl",
+        "task_id": "train",
+        "run_id": "run",
+        "state": {Phase.SUCCEEDED: SubmissionState.SUCCEEDED, Phase.FAILED: SubmissionState.FAILED}.get(
+            phase, SubmissionState.IN_PROGRESS
+        ),
+        "category": Category.RUNNING,
+        "summary": text or f"sentence of {uid}",
+        "ranks": 4,
+        "ready": 1,
+        "requests": {"cpu": "8"},
+    }
+    return GangView(uid=uid, phase=phase, times=times, **{**values, **fields})
 
 
 def view_of(
-    gangs: Iterable[ListedGang],
+    gangs: Iterable[GangView],
     *,
     dags: Iterable[str] = ("etl", "eval"),
     own_connection: bool = False,
-    ends: Iterable[PageGang | None] = (),
-    uses: Iterable[QueueUse] = (),
+    ends: Iterable[GangView] = (),
+    uses: Iterable[tuple[str, DagUse]] = (),
     free: dict[str, Decimal] | None = None,
     now: datetime = NOW,
     **query: str,
@@ -70,8 +80,8 @@ def view_of(
     """Return the page of a user who may see some DAGs."""
     return build_gangs_view(
         Filters.parse(query),
-        [(SOURCE, list_for_page(Overview(tuple(gangs), tuple(uses), free or {}), SOURCE))],
-        filter(None, ends),
+        [(SOURCE, Overview(tuple(gangs), tuple(uses), free or {}))],
+        ends,
         dag_ids=frozenset(dags),
         without_dag={SOURCE} if own_connection else set(),
         now=now,
@@ -82,10 +92,10 @@ def names(view: GangsView) -> list[str]:
     return [line.gang.removeprefix("team/") for line in view.lines]
 
 
-def end(name: str, *, dag_id: str = "etl", task_id: str = "train", **fields: Any) -> PageGang | None:
+def end(name: str, *, dag_id: str = "etl", task_id: str = "train", **fields: Any) -> GangView:
     status = fields.pop("status", Status.FAILED)
     event = build_event(GangRef("team", name, name), status, Phase.FAILED, **fields)
-    return gang_of_end(TaskKey(dag_id, "run", task_id), event, at(90))
+    return view_end(event, TaskKey(dag_id, "run", task_id), at=at(90))
 
 
 # -- who sees what ---------------------------------------------------------------------------------------------------
@@ -99,7 +109,7 @@ def test_gangs_of_other_dags_are_nowhere_on_the_page() -> None:
     foreign = gang(f"job {SECRET}", Phase.FAILED, dag_id=SECRET, queue=f"queue {SECRET}", text=f"failed {SECRET}")
     ended = end(f"ended {SECRET}", dag_id=SECRET, message=f"message {SECRET}")
 
-    view = view_of([gang("own"), foreign], ends=[ended], uses=[QueueUse(f"queue {SECRET}", (use,))])
+    view = view_of([gang("own"), foreign], ends=[ended], uses=[(f"queue {SECRET}", use)])
 
     assert (names(view), view.total, view.dags, view.queues, view.bars) == (["own"], 1, ("etl",), (), ())
     assert view.phases == {"": 1, "running": 1}
@@ -129,9 +139,9 @@ def test_end_of_another_task_does_not_change_a_gang() -> None:
 
 
 TONIGHT = [
-    gang("a", Phase.QUEUED, queue="gpus", submitted_at=at(10)),
-    gang("b", Phase.RUNNING, ranks=9, submitted_at=at(20)),
-    gang("c", Phase.FAILED, dag_id="eval", submitted_at=at(30), text="rank 1 ran out of memory"),
+    gang("a", Phase.QUEUED, queue="gpus", submitted=10),
+    gang("b", Phase.RUNNING, ranks=9, submitted=20),
+    gang("c", Phase.FAILED, dag_id="eval", submitted=30, text="rank 1 ran out of memory"),
 ]
 FILTERS = {
     "none": ({}, ["c", "b", "a"]),
@@ -177,7 +187,7 @@ def test_gang_that_ended_long_ago_is_left_out() -> None:
 
 
 def test_every_gang_is_on_exactly_one_page() -> None:
-    gangs = [gang(f"job-{number:03}", submitted_at=at(number)) for number in range(2 * ROWS_PER_PAGE + 1)]
+    gangs = [gang(f"job-{number:03}", submitted=number) for number in range(2 * ROWS_PER_PAGE + 1)]
 
     pages = [view_of(gangs, page=str(page)) for page in (1, 2, 3)]
 
@@ -271,14 +281,16 @@ TIMES = {"submitted": at(0), "admitted": at(30), "running": at(40), "ended": at(
 def test_ended_gang_has_the_reason_and_the_times_that_its_task_was_told() -> None:
     ended = end("a", category="OutOfMemory", message="rank 1 ran out of memory", remedy="Raise it.", times=TIMES)
 
-    (line,) = view_of([gang("a", Phase.FAILED, text="BackoffLimitExceeded")], ends=[ended]).lines
+    (line,) = view_of(
+        [gang("a", Phase.FAILED, text="BackoffLimitExceeded", category=Category.UNKNOWN)], ends=[ended]
+    ).lines
 
     assert (line.first.category, line.sentence, line.first.remedy) == (
         "OutOfMemory",
         "rank 1 ran out of memory",
         "Raise it.",
     )
-    assert line.spans == (("queued", 30.0), ("assembled", 10.0), ("ran", 40.0))
+    assert line.spans == (("submitted", 30.0), ("assembling", 10.0), ("running", 20.0))
 
 
 def test_gang_whose_job_is_gone_is_shown_from_its_event() -> None:
@@ -291,15 +303,20 @@ def test_gang_whose_job_is_gone_is_shown_from_its_event() -> None:
     assert line.task_url == "../dags/etl/runs/run/tasks/train"
 
 
-@pytest.mark.parametrize("status", [Status.RUNNING, Status.ERROR])
-def test_event_that_names_no_end_is_no_end(status: Status) -> None:
-    assert view_of([], ends=[end("runs", status=status)]).lines == ()
+def test_reason_that_the_ranks_left_is_not_replaced_by_that_of_the_task() -> None:
+    ended = end("a", category="JobDeleted", message="told to the task")
+
+    (line,) = view_of([gang("a", Phase.FAILED, text="rank 1 failed")], ends=[ended]).lines
+
+    assert (line.first.category, line.sentence) == ("Running", "rank 1 failed")
 
 
-def test_wait_that_was_not_explained_is_not_guessed() -> None:
-    (line,) = view_of([replace(gang("a", Phase.ASSEMBLING), diagnosis=None)]).lines
+def test_end_that_the_task_was_told_is_later_than_a_list_in_which_the_gang_runs() -> None:
+    ended = end("a", message="rank 1 ran out of memory", times=TIMES)
 
-    assert (line.first.category, line.sentence) == ("", NOT_EXPLAINED)
+    (line,) = view_of([gang("a", Phase.RUNNING, source=SOURCE)], ends=[ended]).lines
+
+    assert (line.phases[0][0], line.sentence, line.first.source) == ("failed", "rank 1 ran out of memory", SOURCE)
 
 
 # -- bars ------------------------------------------------------------------------------------------------------------
@@ -311,7 +328,7 @@ def test_bar_shows_who_holds_and_who_waits() -> None:
         DagUse(dag_id="eval", running=1, waiting=3, held={"nvidia.com/gpu": "2"}, wanted={"nvidia.com/gpu": "8"}),
     ]
 
-    (bar,) = view_of([], uses=[QueueUse("gpus", tuple(uses))]).bars
+    (bar,) = view_of([], uses=[("gpus", use) for use in uses]).bars
 
     assert (bar.queue, bar.resource, bar.held, bar.wanted) == ("gpus", "nvidia.com/gpu", "8", "8 by eval")
     assert [(one.dag_id, one.amount, one.start, one.width, one.style) for one in bar.segments] == [
@@ -325,7 +342,7 @@ def test_sums_are_in_cores_and_gib_unless_they_are_small() -> None:
     held = {"cpu": "19500m", "memory": "9472Mi"}
     use = DagUse(dag_id="etl", running=2, waiting=1, held=held, wanted={"cpu": "250m", "memory": "64Mi"})
 
-    cpu, memory = view_of([], uses=[QueueUse("", (use,))]).bars
+    cpu, memory = view_of([], uses=[("", use)]).bars
 
     assert (cpu.held, cpu.wanted) == ("19.5", "250m by etl")
     assert (memory.held, memory.wanted) == ("9.25Gi", "64Mi by etl")
@@ -340,7 +357,7 @@ def test_column_of_queues_is_there_if_a_gang_has_one() -> None:
 def test_free_capacity_is_shown_for_gangs_that_no_queue_holds_back() -> None:
     use = DagUse(dag_id="etl", running=1, waiting=1, held={"cpu": "4"}, wanted={"cpu": "8"})
 
-    view = view_of([], uses=[QueueUse("", (use,)), QueueUse("gpus", (use,))], free={"cpu": Decimal("2.5")})
+    view = view_of([], uses=[("", use), ("gpus", use)], free={"cpu": Decimal("2.5")})
 
     assert [(bar.queue, bar.free) for bar in view.bars] == [("", "2.5"), ("gpus", "")]
     assert [(one.style, one.amount) for one in view.bars[0].segments] == [
@@ -366,8 +383,8 @@ def hostile_view(text: str) -> GangsView:
     mapped = [gang(f"m{i}", text=text, **ids, map_index=i) for i in (0, 1)]
     ended = end("e", message=text, remedy=text, category=text, requests={text: text})
     use = DagUse(dag_id="etl", running=1, waiting=0, held={text: "1"}, wanted={text: "2"})
-    gangs = [replace(each, requests={text: text}) for each in (one, *mapped)]
-    view = view_of(gangs, ends=[ended], uses=[QueueUse(text, (use,))])
+    gangs = [with_fields(each, requests={text: text}) for each in (one, *mapped)]
+    view = view_of(gangs, ends=[ended], uses=[(text, use)])
     return replace(view, filters=replace(view.filters, text=clean(text)), notes=(clean(text),))
 
 

@@ -8,16 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.gang.view import GangSnapshot, view_gang, view_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.tab_view import build_view
-from airflow_provider_gangjobs.submission.submission import record_of
-from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 from tests.unit.builders import REF, JobBuilder, at, job, pod
 
 if TYPE_CHECKING:
@@ -25,19 +21,17 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.kube.views import PodView
 
-LOCATOR = GangLocator(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
 RANKS = 4
 
 
 def phases(built: JobBuilder, pods: list[PodView]) -> dict[str, str]:
     """Return the phase by each reader. `pods` must match the Job's counters."""
-    whole = GangSnapshot(jobs=[built.obj], job=built.obj, pods=pods)
-    large = GangSnapshot(jobs=[built.obj], job=built.obj, is_whole=False)
+    gang = built.read()
     return {
-        "record": record_of(built.read()).phase,
-        "observation": observe(built.read(), pods, None, REF).phase,
-        "page": build_view(LOCATOR, whole, at(100)).phase,
-        "page of a large gang": build_view(LOCATOR, large, at(100)).phase,
+        "the Job alone": view_job(gang).phase,
+        "the observation": observe(gang, pods, None, REF).phase,
+        "a whole gang": view_gang(GangSnapshot(gang, pods, (), is_whole=True), now=at(100)).phase,
+        "a large gang": view_gang(GangSnapshot(gang, (), ()), now=at(100)).phase,
     }
 
 
@@ -140,7 +134,7 @@ TABLE = {
 @pytest.mark.parametrize(("built", "phase", "state"), TABLE.values(), ids=TABLE)
 def test_each_row_of_the_table_holds_for_every_reader(built: JobBuilder, phase: Phase, state: SubmissionState) -> None:
     assert set(phases(built, pods_of(built)).values()) == {phase}
-    assert record_of(built.read()).state is state
+    assert view_job(built.read()).state is state
 
 
 def test_job_that_is_gone_is_deleted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,28 +22,35 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, Stopped, Stopper
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
+from airflow_provider_gangjobs.gang.view import GangSnapshot, view_job
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_PROGRESS,
+    ANNOTATION_REQUESTS,
     ANNOTATION_RESTARTS,
-    LABEL_ATTEMPT,
 )
+from airflow_provider_gangjobs.plugins.app import is_final
+from airflow_provider_gangjobs.plugins.html import PageContext, render
 from airflow_provider_gangjobs.plugins.locator import GangLocator
 from airflow_provider_gangjobs.plugins.tab_view import (
     FROM_END_EVENT,
     JOB_DELETED,
+    JOB_NOT_FOUND,
     ROWS_MAX,
     SPAN_WIDTH_MIN,
-    DeadlineView,
-    build_view,
-    describe_end,
-    view_without_cluster,
+    bar_of,
+    columns_of,
+    details_of,
+    notes_of,
+    view_task,
 )
-from airflow_provider_gangjobs.tracking.explanation import GangSnapshot
 from tests.unit.builders import CREATED, REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.kube.views import PodView
-    from airflow_provider_gangjobs.plugins.tab_view import GangView
 
 LOCATOR = GangLocator(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
 WITH_DEADLINES = replace(LOCATOR, deadlines=Deadlines(queue_s=600, assemble_s=300, run_s=3600))
@@ -50,16 +58,26 @@ NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/
 
 
 def snapshot_of(built: JobBuilder, pods: list[PodView] | None = None, **more: Any) -> GangSnapshot:
-    return GangSnapshot(jobs=[built.obj], job=built.obj, pods=pods or [], **more)
+    return GangSnapshot(built.read(), pods or [], **{"outcomes": (), "is_whole": True, **more})
+
+
+def build_view(locator: GangLocator, snapshot: GangSnapshot | None, now: datetime, error: str = "") -> GangView:
+    """Return the view that the tab shows."""
+    view = view_task(locator, snapshot, error, now)
+    assert view is not None
+    return view
 
 
 def with_requests(built: JobBuilder, **resources: str) -> JobBuilder:
-    containers = [{"name": "main", "resources": {"requests": resources}}]
-    return built.spec(template={"spec": {"containers": containers}})
+    return built.annotation(ANNOTATION_REQUESTS, json.dumps(resources))
 
 
 def ranks_and_states(view: GangView) -> list[tuple[int | None, str]]:
-    return [(row.rank, row.state) for row in view.rows]
+    return [(row.rank, row.state) for row in view.pods]
+
+
+def deadline_of(view: GangView) -> tuple[str, datetime | None]:
+    return view.deadline_parameter, view.deadline
 
 
 def test_unschedulable_gang_shows_its_requests_and_the_missing_resource() -> None:
@@ -67,13 +85,12 @@ def test_unschedulable_gang_shows_its_requests_and_the_missing_resource() -> Non
 
     view = build_view(LOCATOR, snapshot_of(built, ranks(8, lambda it: it.unschedulable(NO_GPU))), at(120))
 
-    assert (view.phase, view.since, view.tone) == ("assembling", at(3), Tone.WAIT)
+    assert (view.phase, view.since) == ("assembling", at(3))
     assert (view.category, view.remedy[:21]) == ("InsufficientResources", "Ask for fewer workers")
-    assert view.summary == (
-        "Needs 8 x (1 nvidia.com/gpu, 4 cpu, 16Gi memory) at once. Insufficient nvidia.com/gpu on 3 of 3 nodes"
-    )
-    assert view.state_counts == (("waiting for a node", 8),)
-    assert {row.message for row in view.rows} == {"Insufficient nvidia.com/gpu on 3 of 3 nodes"}
+    assert view.summary == "Insufficient nvidia.com/gpu on 3 of 3 nodes"
+    assert details_of(view)["Requests"] == "1 nvidia.com/gpu, 4 cpu, 16Gi memory"
+    assert list(view.states.items()) == [("waiting for a node", 8)]
+    assert {row.message for row in view.pods} == {"Insufficient nvidia.com/gpu on 3 of 3 nodes"}
 
 
 def test_free_capacity_takes_the_place_of_the_requests() -> None:
@@ -93,21 +110,11 @@ def test_pod_with_the_cause_comes_before_pods_that_wait_for_it() -> None:
 
     view = build_view(LOCATOR, snapshot_of(job(3).started(3), pods), at(30))
 
-    assert [(row.rank, row.message[:12]) for row in view.rows] == [
+    assert [(row.rank, row.message[:12]) for row in view.pods] == [
         (2, "Insufficient"),
         (0, generic[:12]),
         (1, generic[:12]),
     ]
-
-
-def test_requests_of_a_rank_are_shown_once() -> None:
-    built = with_requests(job(2).started(3), cpu="2")
-
-    waiting = build_view(LOCATOR, snapshot_of(built, ranks(2)), at(30))
-    running = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.on("n").running())), at(30))
-
-    assert "Requests of each rank" not in dict(waiting.details)
-    assert dict(running.details)["Requests of each rank"] == "2 cpu"
 
 
 def test_gang_with_a_podgroup_waits_until_all_pods_can_be_placed() -> None:
@@ -122,19 +129,19 @@ def test_refused_pods_are_explained_by_the_jobs_events() -> None:
     view = build_view(LOCATOR, snapshot_of(job(4).started(3), ranks(1), evidence=Evidence((refused,))), at(30))
 
     assert view.summary == "3 pods could not be created: exceeded quota: team, used: pods=10"
-    assert view.state_counts == (("waiting for a node", 1), ("without a pod", 3))
+    assert list(view.states.items()) == [("waiting for a node", 1), ("without a pod", 3)]
 
 
 @pytest.mark.parametrize(
     ("built", "deadline"),
     [
-        pytest.param(job().suspended(0), DeadlineView("queue_timeout", at(600)), id="queued"),
-        pytest.param(job().started(10), DeadlineView("assemble_timeout", at(310)), id="assembling"),
-        pytest.param(job().failed(20), None, id="over"),
+        pytest.param(job().suspended(0), ("queue_timeout", at(600)), id="queued"),
+        pytest.param(job().started(10), ("assemble_timeout", at(310)), id="assembling"),
+        pytest.param(job().failed(20), ("", None), id="over"),
     ],
 )
-def test_next_deadline_is_the_deadline_of_the_phase(built: JobBuilder, deadline: DeadlineView | None) -> None:
-    assert build_view(WITH_DEADLINES, snapshot_of(built), at(60)).deadline == deadline
+def test_next_deadline_is_the_deadline_of_the_phase(built: JobBuilder, deadline: tuple[str, datetime | None]) -> None:
+    assert deadline_of(build_view(WITH_DEADLINES, snapshot_of(built), at(60))) == deadline
 
 
 def test_running_gang_shows_its_deadline_and_how_long_ranks_have_run() -> None:
@@ -142,11 +149,11 @@ def test_running_gang_shows_its_deadline_and_how_long_ranks_have_run() -> None:
 
     view = build_view(WITH_DEADLINES, snapshot_of(job().started(3), pods), at(80))
 
-    assert (view.phase, view.since, view.deadline) == ("running", at(20), DeadlineView("run_timeout", at(3620)))
-    assert {(row.state, row.seconds, row.node, row.tone) for row in view.rows} == {
+    assert (view.phase, view.since, deadline_of(view)) == ("running", at(20), ("run_timeout", at(3620)))
+    assert {(row.state, row.seconds, row.node, row.tone) for row in view.pods} == {
         ("running", 60.0, "node-a", Tone.BUSY)
     }
-    assert [(span.phase, span.began, span.seconds) for span in view.spans] == [
+    assert [(part.phase, part.began, part.seconds) for part in bar_of(view, at(80))] == [
         ("submitted", at(0), 3.0),
         ("assembling", at(3), 17.0),
         ("running", at(20), 60.0),
@@ -156,15 +163,14 @@ def test_running_gang_shows_its_deadline_and_how_long_ranks_have_run() -> None:
 def test_execution_timeout_is_shown_when_it_comes_first() -> None:
     locator = replace(WITH_DEADLINES, deadline=at(200).timestamp())
 
-    assert build_view(locator, snapshot_of(job().started(10)), at(60)).deadline == DeadlineView(
-        "execution_timeout", at(200)
-    )
+    view = build_view(locator, snapshot_of(job().started(10)), at(60))
+    assert deadline_of(view) == ("execution_timeout", at(200))
 
 
 def test_ranks_that_have_started_have_a_log() -> None:
     pods = [pod("a").rank(0).running(), pod("b").rank(1).unschedulable(NO_GPU), pod("c").rank(2).failed(1)]
     view = build_view(LOCATOR, snapshot_of(job(4).started(3), [one.view() for one in pods]), at(120))
-    assert view.ranks_with_log == {0, 2}
+    assert {row.rank for row in view.pods if row.has_log} == {0, 2}
 
 
 def test_failed_gang_shows_the_cause_first() -> None:
@@ -176,13 +182,13 @@ def test_failed_gang_shows_the_cause_first() -> None:
 
     view = build_view(LOCATOR, snapshot_of(job(3).started(3).failed(63), pods), at(90))
 
-    assert (view.phase, view.tone, view.deadline) == ("failed", Tone.BAD, None)
+    assert (view.phase, view.deadline) == ("failed", None)
     assert view.summary.startswith("rank 2 ran out of memory")
     assert "resources.memory" in view.remedy
     assert ranks_and_states(view) == [(2, "failed"), (0, "failed"), (1, "succeeded")]
-    assert (view.rows[0].exit_code, view.rows[0].message) == (137, "OOMKilled: killed")
-    assert [row.tone for row in view.rows] == [Tone.BAD, Tone.QUIET, Tone.GOOD], "only the cause is red"
-    assert view.rows[2].message == "", "only readers of XComs may see results"
+    assert (view.pods[0].exit_code, view.pods[0].message) == (137, "OOMKilled: killed")
+    assert [row.tone for row in view.pods] == [Tone.BAD, Tone.QUIET, Tone.GOOD], "only the cause is red"
+    assert view.pods[2].message == "", "only readers of XComs may see results"
 
 
 def test_outcomes_of_pods_that_are_gone_come_from_the_ledger() -> None:
@@ -213,7 +219,7 @@ def test_live_pods_with_a_message_come_first() -> None:
     view = build_view(LOCATOR, snapshot_of(job().started(3), pods), at(30))
 
     assert ranks_and_states(view) == [(2, "starting"), (1, "starting"), (3, "terminating"), (0, "running")]
-    assert view.rows[0].message == "ErrImagePull: no such image"
+    assert view.pods[0].message == "ErrImagePull: no such image"
     assert view.summary == 'ErrImagePull of image "x:1" at rank 2: no such image'
 
 
@@ -240,7 +246,7 @@ def test_no_rank_is_the_cause_of_a_stop() -> None:
 
     view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).stopped(late), pods), at(60))
 
-    assert {row.tone for row in view.rows} == {Tone.QUIET}
+    assert {row.tone for row in view.pods} == {Tone.QUIET}
 
 
 def test_gang_that_its_queue_has_given_up_shows_what_to_do() -> None:
@@ -258,8 +264,10 @@ def test_number_of_rows_is_limited_and_counts_are_complete() -> None:
 
     view = build_view(LOCATOR, snapshot_of(job(ROWS_MAX + 50).started(3), pods), at(30))
 
-    assert (len(view.rows), view.rows_omitted) == (ROWS_MAX, 50)
-    assert view.state_counts == (("running", ROWS_MAX + 50),)
+    html = render(PageContext(LOCATOR.key, view, "", "", "", at(30)), nonce="n", part=True)
+    assert html.count('<th scope="row">') == ROWS_MAX
+    assert "50 more ranks are not shown" in html
+    assert view.states == {"running": ROWS_MAX + 50}
 
 
 def test_large_gang_shows_the_jobs_counters() -> None:
@@ -271,17 +279,22 @@ def test_large_gang_shows_the_jobs_counters() -> None:
     view = build_view(WITH_DEADLINES, snapshot_of(built, sample, is_whole=False), at(60))
 
     assert (view.phase, view.since) == ("assembling", at(3))
-    assert view.state_counts == (("failed", 2), ("waiting or starting", 39_990), ("running", 60_000), ("succeeded", 8))
-    assert view.summary == "Needs 100000 x (500m cpu) at once. Insufficient nvidia.com/gpu on 3 of 3 nodes"
+    assert list(view.states.items()) == [
+        ("failed", 2),
+        ("waiting or starting", 39_990),
+        ("running", 60_000),
+        ("succeeded", 8),
+    ]
+    assert view.summary == "Insufficient nvidia.com/gpu on 3 of 3 nodes"
     assert ranks_and_states(view)[0] == (7, "failed")
-    assert view.rows_omitted == 100_000 - 3
-    assert view.deadline == DeadlineView("assemble_timeout", at(303))
+    assert view.pods_omitted == 100_000 - 3
+    assert deadline_of(view) == ("assemble_timeout", at(303))
 
 
 def test_large_queued_gang_shows_its_time_limit() -> None:
     view = build_view(WITH_DEADLINES, snapshot_of(job(5000).suspended(2), is_whole=False), at(60))
 
-    assert (view.phase, view.deadline) == ("queued", DeadlineView("queue_timeout", at(602)))
+    assert (view.phase, *deadline_of(view)) == ("queued", "queue_timeout", at(602))
 
 
 def test_large_failed_gang_shows_the_cause() -> None:
@@ -293,27 +306,12 @@ def test_large_failed_gang_shows_the_cause() -> None:
     assert view.summary.startswith("rank 7 exited with code 9")
 
 
-def test_other_attempts_have_one_row_each() -> None:
-    current, earlier = job(), job(uid="earlier").failed(30, message="Job has reached the specified backoff limit")
-    current.label(LABEL_ATTEMPT, "1")
+def test_attempt_whose_ranks_were_not_read_has_the_reason_of_its_job() -> None:
+    view = view_job(job().failed(30, message="Job has reached the specified backoff limit").read())
 
-    view = build_view(LOCATOR, GangSnapshot(jobs=[current.obj, earlier.obj], job=current.obj), at(60))
-
-    assert view.attempt == 1
-    assert [(row.attempt, row.phase) for row in view.other_attempts] == [(0, "failed")]
-    assert view.other_attempts[0].reason == "BackoffLimitExceeded: Job has reached the specified backoff limit"
-
-
-def test_outcomes_of_another_attempt_say_why_it_failed() -> None:
-    current, earlier = job(), job(uid="earlier").failed(30, message="Job has reached the specified backoff limit")
-    evicted = pod("a").rank(1).on("node-1").failed(137, when=29).disrupted("EvictionByEvictionAPI", 29)
-    why = describe_end(earlier.read(), [outcome_of(evicted.view())])
-
-    snapshot = GangSnapshot(jobs=[current.obj, earlier.obj], job=current.obj)
-    view = build_view(LOCATOR, snapshot, at(60), {"earlier": why})
-
-    assert view.other_attempts[0].reason.startswith("rank 1 was evicted")
-    assert view.other_attempts[0].reason.endswith("on node-1")
+    assert (view.attempt, view.phase) == (0, "failed")
+    assert view.summary == "BackoffLimitExceeded: Job has reached the specified backoff limit."
+    assert view.remedy == "", "its pods may have left outcomes"
 
 
 @pytest.mark.parametrize(
@@ -332,18 +330,19 @@ def test_gang_that_has_succeeded_says_so_first(built: JobBuilder, summary: str) 
 def test_short_phase_is_visible_in_the_bar() -> None:
     view = build_view(LOCATOR, snapshot_of(job().started(1)), at(100_000))
 
-    assert [span.phase for span in view.spans] == ["submitted", "assembling"]
-    assert view.spans[0].width > SPAN_WIDTH_MIN * 0.9
-    assert sum(span.width for span in view.spans) == pytest.approx(100, abs=0.1)
+    bar = bar_of(view, at(100_000))
+    assert [part.phase for part in bar] == ["submitted", "assembling"]
+    assert bar[0].width > SPAN_WIDTH_MIN * 0.9
+    assert sum(part.width for part in bar) == pytest.approx(100, abs=0.1)
 
 
 def test_phases_of_a_deleted_gang_come_from_its_end_event() -> None:
     times = {"submitted": at(0), "admitted": at(30), "running": at(40), "ended": at(100)}
     end = build_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, queue="gpu", times=times)
 
-    view = build_view(replace(LOCATOR, end=end), GangSnapshot(), at(200))
+    view = build_view(replace(LOCATOR, end=end), None, at(200))
 
-    assert [(span.phase, span.seconds) for span in view.spans] == [
+    assert [(part.phase, part.seconds) for part in bar_of(view, at(200))] == [
         ("queued", 30.0),
         ("assembling", 10.0),
         ("running", 60.0),
@@ -351,13 +350,35 @@ def test_phases_of_a_deleted_gang_come_from_its_end_event() -> None:
     assert view.since == at(100)
 
 
-def test_end_event_of_a_timeout_names_the_parameter_and_its_limit() -> None:
+STOPPED = job(2).started(10).failed(60, "DeadlineExceeded")
+STOPPED.stopped(stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "2/2 ranks"))
+RAN = [outcome_of(pod(f"p{n}").rank(n).failed(143, when=60, started=30).view()) for n in range(2)]
+TOLD = build_event(REF, Status.TIMEOUT, Phase.RUNNING, times={"running": at(30)})
+BARS = {
+    "by the outcomes of its ranks": (snapshot_of(STOPPED, outcomes=RAN), None, ["assembling", "running"]),
+    "by what its task was told": (snapshot_of(STOPPED), TOLD, ["assembling", "running"]),
+    "by its Job alone": (snapshot_of(STOPPED), None, ["since start"]),
+}
+
+
+@pytest.mark.parametrize(("snapshot", "end", "phases"), BARS.values(), ids=BARS)
+def test_bar_of_a_stopped_gang_whose_pods_are_gone_calls_no_running_assembling(
+    snapshot: GangSnapshot, end: GangEvent | None, phases: list[str]
+) -> None:
+    view = build_view(replace(LOCATOR, end=end), snapshot, at(90))
+
+    assert [part.phase for part in bar_of(view, at(90))] == ["submitted", *phases]
+    assert view.summary == "The gang was running when run_timeout passed: 2/2 ranks"
+    assert view.remedy == "Raise run_timeout."
+
+
+def test_end_event_of_a_timeout_names_the_parameter() -> None:
     end = build_event(REF, Status.TIMEOUT, Phase.QUEUED, message="the quota is used up", seconds=600.0)
 
-    view = build_view(replace(LOCATOR, end=end), GangSnapshot(), at(700))
+    view = build_view(replace(LOCATOR, end=end), None, at(700))
 
     assert view.phase == "failed"
-    assert view.summary == "The gang was queued when queue_timeout (10 min 00 s) passed: the quota is used up"
+    assert view.summary == "The gang was queued when queue_timeout passed: the quota is used up"
     assert view.remedy == "Raise queue_timeout."
 
 
@@ -365,8 +386,8 @@ def test_column_without_a_value_is_left_out() -> None:
     waiting = build_view(LOCATOR, snapshot_of(job(2).started(3), ranks(2)), at(30))
     running = build_view(LOCATOR, snapshot_of(job(2).started(3), ranks(2, lambda it: it.on("n").running())), at(30))
 
-    assert waiting.columns == frozenset()
-    assert running.columns == {"node", "seconds"}
+    assert columns_of(waiting) == frozenset()
+    assert columns_of(running) == {"node", "seconds", "has_log"}
 
 
 def test_deleted_gang_is_shown_from_its_end_event() -> None:
@@ -375,16 +396,12 @@ def test_deleted_gang_is_shown_from_its_end_event() -> None:
         REF, Status.SUCCEEDED, Phase.SUCCEEDED, attempt=2, counts=Counts(ranks=30, succeeded=30), outcomes=[ended]
     )
 
-    view = build_view(replace(LOCATOR, end=end, is_finished=True), GangSnapshot(), at(90))
+    view = build_view(replace(LOCATOR, end=end, is_finished=True), None, at(90))
 
-    assert (view.phase, view.tone, view.attempt, view.is_final) == ("succeeded", Tone.GOOD, 2, True)
+    assert (view.phase, view.attempt, view.is_over, view.exists) == ("succeeded", 2, True, False)
     assert view.summary == "All 30 ranks succeeded."
-    assert [(row.rank, row.seconds, row.node) for row in view.rows] == [(0, 60.0, "n")]
-    assert (view.rows_omitted, view.state_counts, view.notes) == (
-        29,
-        (("succeeded", 30),),
-        (JOB_DELETED,),
-    )
+    assert [(row.rank, row.seconds, row.node) for row in view.pods] == [(0, 60.0, "n")]
+    assert (view.pods_omitted, view.states, view.notes) == (29, {"succeeded": 30}, (JOB_DELETED,))
 
 
 def test_gang_of_an_unreachable_cluster_is_shown_from_its_end_event() -> None:
@@ -392,36 +409,36 @@ def test_gang_of_an_unreachable_cluster_is_shown_from_its_end_event() -> None:
         REF, Status.FAILED, Phase.FAILED, message="rank 1 ran out of memory", counts=Counts(ranks=4, failed=1)
     )
 
-    view = view_without_cluster(replace(LOCATOR, end=end), "The cluster does not answer.")
+    view = build_view(replace(LOCATOR, end=end), None, at(90), "The cluster does not answer.")
 
-    assert view is not None
-    assert (view.phase, view.summary, view.is_final) == ("failed", "rank 1 ran out of memory", False)
+    assert (view.phase, view.summary) == ("failed", "rank 1 ran out of memory")
     assert view.notes == (f"The cluster does not answer. {FROM_END_EVENT}",)
-    assert view_without_cluster(LOCATOR, "The cluster does not answer.") is None
-
-
-def test_missing_job_without_an_end_event_is_not_final_while_the_task_runs() -> None:
-    view = build_view(LOCATOR, GangSnapshot(), at(90))
-
-    assert (view.phase, view.is_final) == ("deleted", False)
+    assert view_task(LOCATOR, None, "The cluster does not answer.", at(90)) is None
 
 
 def test_missing_permissions_are_noted() -> None:
     view = build_view(LOCATOR, snapshot_of(job().started(3), is_whole=False, unread=("pods",)), at(60))
 
-    assert view.notes == ("The connection may not list pods in this namespace.",)
+    assert notes_of(view) == ["The connection may not list pods in this namespace."]
 
 
-@pytest.mark.parametrize(
-    ("is_finished", "built", "is_final"),
-    [
-        pytest.param(True, job().complete(60), True, id="task and gang are over"),
-        pytest.param(False, job().complete(60), False, id="the task is not finished"),
-        pytest.param(True, job().started(3), False, id="the gang is not over"),
-    ],
-)
-def test_page_is_refreshed_until_task_and_gang_are_over(is_finished: bool, built: JobBuilder, is_final: bool) -> None:
-    assert build_view(replace(LOCATOR, is_finished=is_finished), snapshot_of(built), at(90)).is_final is is_final
+FINAL = {
+    "task and gang are over": ("success", job().complete(60), "", True),
+    "the task is not finished": ("running", job().complete(60), "", False),
+    "the gang is not over": ("success", job().started(3), "", False),
+    "the Job does not exist": ("failed", None, JOB_NOT_FOUND, True),
+    "the Job does not exist, and the task runs": ("running", None, JOB_NOT_FOUND, False),
+    "the cluster cannot be read": ("failed", None, "It does not answer.", False),
+}
+
+
+@pytest.mark.parametrize(("state", "built", "error", "final"), FINAL.values(), ids=FINAL)
+def test_page_is_refreshed_until_task_and_gang_are_over(
+    state: str, built: JobBuilder | None, error: str, final: bool
+) -> None:
+    view = build_view(LOCATOR, snapshot_of(built), at(90)) if built is not None else None
+
+    assert is_final(PageContext(LOCATOR.key, view, "", error, state, at(90))) is final
 
 
 def test_row_of_a_failed_rank_shows_the_end_of_its_output_and_the_summary_its_exception() -> None:
@@ -434,8 +451,8 @@ def test_row_of_a_failed_rank_shows_the_end_of_its_output_and_the_summary_its_ex
     view = build_view(LOCATOR, snapshot_of(job(2).started(1).failed(9), [failed]), at(20))
 
     assert "exited with code 1 on n: KeyError: 'missing'" in view.summary
-    assert view.rows[0].message.endswith("x[\"a\"] KeyError: 'missing'")
-    assert view.rows[0].message.startswith("...")
+    assert view.pods[0].message.endswith("x[\"a\"] KeyError: 'missing'")
+    assert view.pods[0].message.startswith("...")
 
 
 def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
@@ -450,19 +467,17 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
     view = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.running())), at(60))
 
     assert view.restarts == report.restarts
-    assert ("Progress", "step 3 of 12 (25 %)") in view.details
-    assert ("Estimated time left", "2.0 h") in view.details
-    assert ("Restarts in place", "1 of 3") in view.details
+    details = details_of(view)
+    assert details["Progress"] == "step 3 of 12 (25 %)"
+    assert details["Estimated time left"] == "2.0 h"
+    assert details["Restarts in place"] == "1 of 3"
 
 
 def test_end_without_the_job_tells_what_the_time_was_used_for() -> None:
     use = TimeUse(useful_s=10.0, lost_s=0.0, waiting_s=0.0)
     end = build_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, counts=Counts(ranks=2), restarts_total=1, restarts_max=3)
 
-    view = build_view(replace(LOCATOR, end=with_fields(end, time_use=use)), GangSnapshot(), at(60))
+    details = details_of(build_view(replace(LOCATOR, end=with_fields(end, time_use=use)), None, at(60)))
 
-    assert ("Restarts in place", "1 of 3") in view.details
-    assert (
-        "Time used",
-        "20.0 rank s, of which 20.0 useful, 0.0 lost, 0.0 waiting",
-    ) in view.details
+    assert details["Restarts in place"] == "1 of 3"
+    assert details["Time used"] == "20.0 rank s, of which 20.0 useful, 0.0 lost, 0.0 waiting"

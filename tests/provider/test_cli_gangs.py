@@ -106,9 +106,13 @@ def test_list_shows_only_gangs_that_are_asked_for(
     assert set(capsys.readouterr().out.split()) == {str(tonight.refs[name]) for name in expected}
 
 
-def test_wide_list_says_why_a_gang_waits(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tonight.call("list", "-o", "wide", "--waiting") == 0
-    assert "Can never fit on the present nodes" in capsys.readouterr().out
+def test_list_says_why_a_gang_waits_or_has_failed(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tonight.call("list") == 0
+    shown = capsys.readouterr().out
+    assert "Can never fit on the present nodes" in shown
+    assert "rank 0 exited with code 3" in shown
+    assert tonight.call("list", "-o", "wide") == 0
+    assert "Look at the log of this rank." in capsys.readouterr().out
 
 
 def test_list_of_the_cluster_has_the_namespaces(
@@ -140,10 +144,10 @@ def test_list_is_asked_in_pages(tonight: CliGangs) -> None:
 
 
 WHY = {
-    "big": ["assembling", "none placed. Can never fit on the present nodes: ", "Request less for each rank"],
-    "train": ["running", "2/2 ranks"],
+    "big": ["assembling", "Can never fit on the present nodes: ", "Request less for each rank"],
+    "train": ["running", "All 2 ranks have started."],
     "fail": ["rank 0 exited with code 3", "1 other rank ended after it", "Look at the log of this rank."],
-    "load": ["2 ranks succeeded"],
+    "load": ["succeeded: All 2 ranks succeeded."],
 }
 
 
@@ -161,10 +165,8 @@ def test_why_says_the_reason_and_what_to_do(
 def test_reason_is_the_same_in_json(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
     assert tonight.call("why", "etl", "big", "-o", "json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["kind"], found["phase"]) == ("GangReason", "assembling")
-    assert found["diagnosis"]["category"] == "NeverFits"
-    assert found["diagnosis"]["summary"].startswith("Can never fit on the present nodes: 4 ranks with 3 CPU")
-    assert found["capacity"] is None
+    assert (found["kind"], found["phase"], found["category"]) == ("Gang", "assembling", "NeverFits")
+    assert found["summary"].startswith("Can never fit on the present nodes: 4 ranks with 3 CPU")
 
 
 def test_show_has_the_ranks(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,8 +176,8 @@ def test_show_has_the_ranks(tonight: CliGangs, capsys: pytest.CaptureFixture[str
     assert [line.split()[:3] for line in shown.splitlines()[-2:]] == [["0", "failed", "3"], ["1", "deleted", "143"]]
     assert tonight.call("show", "report", "fail", "-o", "json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert [rank["exit_code"] for rank in found["ranks"]] == [3, 143]
-    assert found["gang"]["task_id"] == "fail"
+    assert [pod["exit_code"] for pod in found["pods"]] == [3, 143]
+    assert found["task_id"] == "fail"
 
 
 def test_ambiguous_name_lists_the_candidates(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -419,7 +421,7 @@ def test_tidy_says_of_each_gang_without_an_installation_what_it_would_do_and_why
     lines = re.sub(r"\d+ min", "N min", capsys.readouterr().out).splitlines()[:-1]
     shown = dict(line.split(": ", 1) for line in lines)
     unknown = "would leave, because it is not known whether its task has ended"
-    held = "would release, because the gang is over, its pods are held, and nobody has followed the gang for N min"
+    held = "would release, because the gang is over, its pods are held, and it ended N min ago"
     assert shown == {
         str(tonight.refs["train"]): f"{unknown} (running)",
         str(tonight.refs["big"]): f"{unknown} (assembling)",

@@ -159,7 +159,7 @@ def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, submission_id:
     record = hook.submission(submission_id)
     assert record is not None
     assert (record.ref, record.state, record.phase) == (first.ref, SubmissionState.IN_PROGRESS, Phase.QUEUED)
-    assert first.ref in {one.ref for one in hook.submissions(limit=500).records}
+    assert first.ref in {one.ref for one in hook.submissions(limit=500).gangs}
     assert hook.delete_submission(submission_id, job=True) == (first.ref,)
     assert hook.delete_submission(submission_id, job=True) == ()
 

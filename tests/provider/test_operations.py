@@ -18,10 +18,8 @@ from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.submission.submission import (
-    FailureCause,
-    SubmissionRecord,
-    find_record,
-    list_records,
+    find_submission,
+    list_submissions,
 )
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -34,6 +32,7 @@ from tests.submission_requests import id_request
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.submission.submission import Submission
 
 ID = "nightly / 2026-01-01"
@@ -48,11 +47,11 @@ async def submit(
     return await submit_gang(options.pop("api"), spec, id_request(submission_id), **options)
 
 
-async def find(cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
-    return await find_record(api or cluster.client, submission_id, namespace=NAMESPACE)
+async def find(cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None) -> GangView | None:
+    return await find_submission(api or cluster.client, submission_id, namespace=NAMESPACE)
 
 
-async def found(cluster: SubmissionCluster, submission_id: str = ID) -> SubmissionRecord:
+async def found(cluster: SubmissionCluster, submission_id: str = ID) -> GangView:
     record = await find(cluster, submission_id)
     assert record is not None
     return record
@@ -123,8 +122,7 @@ async def test_a_failure_is_visible_and_can_be_submitted_again(cluster):
     cluster.finish_job(first.ref.name, ok=False)
     record = await found(cluster)
     assert (record.state, record.phase, record.ref) == (SubmissionState.FAILED, Phase.FAILED, first.ref)
-    assert record.error is not None
-    assert record.error.reason == "BackoffLimitExceeded"
+    assert record.code == "BackoffLimitExceeded"
     second = await submit(cluster, OTHER)
     assert (second.attempt, second.submission_id, second.adopted) == (1, ID, False)
     assert (await found(cluster)).ref == second.ref
@@ -136,9 +134,8 @@ async def test_permanent_failure_of_a_submission_is_recorded_with_its_error(clus
         await submit(cluster)
     record = await found(cluster)
     assert record.state is SubmissionState.FAILED
-    assert record.error is not None
-    assert record.error.reason == "SubmissionFailed"
-    assert "create PodGroup" in record.error.message
+    assert record.code == "SubmissionFailed"
+    assert "create PodGroup" in record.summary
     cluster.faults.remove()
     again = await submit(cluster)
     assert ([job["metadata"]["uid"] for job in cluster.live_jobs()], again.attempt) == ([again.ref.uid], 1)
@@ -154,7 +151,7 @@ async def test_record_takes_one_request_and_has_the_times(cluster):
     assert (record.submission_id, record.ref, record.state) == (ID, submission.ref, SubmissionState.IN_PROGRESS)
     cluster.finish_job(submission.ref.name)
     record = await found(cluster)
-    assert (record.state, record.phase, record.error) == (SubmissionState.SUCCEEDED, Phase.SUCCEEDED, None)
+    assert (record.state, record.phase, record.category) == (SubmissionState.SUCCEEDED, Phase.SUCCEEDED, "Succeeded")
     assert record.started_at is not None
     assert record.ended_at is not None
     assert record.submitted_at <= record.started_at <= record.ended_at
@@ -164,7 +161,7 @@ async def test_stop_is_reported_as_the_cause(cluster):
     submission = await submit(cluster)
     await stop(cluster.client, submission.ref, stopped_by_user("the operator asked for it"))
     record = await found(cluster)
-    assert record.error == FailureCause("Stopped", "the operator asked for it")
+    assert (record.code, record.summary) == ("Stopped", "the operator asked for it")
     assert record.state is SubmissionState.FAILED
 
 
@@ -190,16 +187,16 @@ async def test_submissions_are_listed_page_by_page():
         pages, token = [], None
         while not pages or token:
             process = CrashingClient(cluster.client)
-            page = await list_records(
+            page = await list_submissions(
                 process, namespace=NAMESPACE, selector="team=vision", limit=2, continue_token=token
             )
             assert process.requests == ["LIST jobs"]
-            pages.append(page.records)
+            pages.append(page.gangs)
             token = page.continue_token
         assert [len(records) for records in pages] == [2, 2, 1]
         assert {record.submission_id for records in pages for record in records} == ids
-        everything = await list_records(cluster.client, namespace=NAMESPACE, limit=100)
-        assert len(everything.records) == 6
+        everything = await list_submissions(cluster.client, namespace=NAMESPACE, limit=100)
+        assert len(everything.gangs) == 6
 
 
 @pytest.mark.parametrize("release_name", RELEASES)

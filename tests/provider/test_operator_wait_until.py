@@ -172,4 +172,4 @@ def test_limits_that_the_api_server_enforces_are_accepted(task: TaskMaker, conne
 
     (job,) = train.jobs
     assert job["spec"]["activeDeadlineSeconds"] == 60 + 60 + 600
-    assert GangJobHook(connection).submissions(selector=f"gangjobs.airflow/gang={ref['name']}").records
+    assert GangJobHook(connection).submissions(selector=f"gangjobs.airflow/gang={ref['name']}").gangs

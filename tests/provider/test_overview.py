@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_gangjobs.gang.gang_lists import GangName
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.view import NOT_READ
 from airflow_provider_gangjobs.tracking.gang_listing import find_gangs
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
 from gangjobs_sandbox.api.faults import FaultKind
@@ -50,11 +51,8 @@ async def read(service: GangService) -> Overview:
     return await read_overview(service.client, service.namespace, installation="")
 
 
-def by_task(overview: Overview) -> dict[str, tuple[str, str | None]]:
-    return {
-        gang.row.task_id: (str(gang.row.phase), gang.diagnosis.category if gang.diagnosis else None)
-        for gang in overview.gangs
-    }
+def by_task(overview: Overview) -> dict[str, tuple[str, str]]:
+    return {gang.task_id: (str(gang.phase), gang.category) for gang in overview.gangs}
 
 
 def test_each_gang_has_the_diagnosis_that_its_job_and_waiting_pods_show(tonight: CliGangs) -> None:
@@ -62,16 +60,17 @@ def test_each_gang_has_the_diagnosis_that_its_job_and_waiting_pods_show(tonight:
 
     assert by_task(found) == {
         "train": ("running", "Running"),
-        "big": ("assembling", "InsufficientResources"),
+        "big": ("assembling", "NeverFits"),
         "kept": ("queued", "KeptSuspended"),
-        "fail": ("failed", None),
+        "fail": ("failed", "ApplicationFailed"),
         "load": ("succeeded", "Succeeded"),
     }
-    (big,) = (gang for gang in found.gangs if gang.row.task_id == "big")
+    (big,) = (gang for gang in found.gangs if gang.task_id == "big")
     assert big.requests == {"cpu": "12"}
     assert found.free["cpu"] > 0
-    (use,) = (use for use in found.uses if not use.queue)
-    assert [(dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for dag in use.dags] == [("etl", "200m", "12200m")]
+    assert [(queue, dag.dag_id, dag.held["cpu"], dag.wanted["cpu"]) for queue, dag in found.uses] == [
+        ("", "etl", "200m", "12200m")
+    ]
 
 
 def test_gang_holds_its_nodes_before_its_ranks_run(embedded: SandboxThread) -> None:
@@ -81,7 +80,7 @@ def test_gang_holds_its_nodes_before_its_ranks_run(embedded: SandboxThread) -> N
     gangs.submit("starts", "true", workers=2, resources={"cpu": "100m"}, volumes=[missing])
 
     def use() -> list[tuple[object, object]]:
-        return [(dag.held, dag.wanted) for use in gangs.run(read).uses for dag in use.dags]
+        return [(dag.held, dag.wanted) for _, dag in gangs.run(read).uses]
 
     wait_for("nodes for both ranks", lambda: use() == [({"cpu": "200m"}, {})])
     gangs.delete_all()
@@ -92,11 +91,11 @@ def test_gang_whose_job_has_not_changed_is_not_judged_again(tonight: CliGangs) -
         first = await read(service)
         return first, await read_overview(service.client, service.namespace, installation="", before=first)
 
-    first, second = ({gang.row.task_id: gang for gang in found.gangs} for found in tonight.run(read_twice))
+    first, second = ({gang.task_id: gang for gang in found.gangs} for found in tonight.run(read_twice))
 
     assert first == second
-    is_kept = {name: first[name].diagnosis is gang.diagnosis for name, gang in second.items() if gang.diagnosis}
-    assert is_kept == {"train": True, "load": True, "big": False, "kept": False}
+    is_kept = {name: first[name] is gang for name, gang in second.items()}
+    assert is_kept == {"train": True, "load": True, "big": False, "kept": False, "fail": True}
 
 
 def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> None:
@@ -106,9 +105,9 @@ def test_number_of_requests_does_not_depend_on_the_gangs(tonight: CliGangs) -> N
 
     requests = tonight.run(count)
 
-    # Jobs, and pods that wait. Kueue is not installed, which is discovered once. Nodes and pods of the cluster
-    # are read once a minute, and the rights to do so are asked for.
-    assert requests["list"] == 4
+    # Jobs, pods that wait, and their groups. Kueue is not installed, which is discovered once. Nodes and pods of the
+    # cluster are read once a minute. Pods and outcomes are read of the gang that failed.
+    assert requests["list"] == 7
     assert sum(requests.values()) <= 8
 
 
@@ -119,8 +118,8 @@ def test_what_cannot_be_read_is_unknown(tonight: CliGangs) -> None:
 
     found = tonight.run(read)
 
-    (big,) = (gang for gang in found.gangs if gang.row.task_id == "big")
-    assert big.diagnosis is None
+    (big,) = (gang for gang in found.gangs if gang.task_id == "big")
+    assert (big.category, big.summary) == ("Unknown", NOT_READ)
 
 
 def test_gangs_of_tasks_of_other_installations_are_left_out(tonight: CliGangs) -> None:
@@ -129,4 +128,4 @@ def test_gangs_of_tasks_of_other_installations_are_left_out(tonight: CliGangs) -
         await service.submit(spec, submission_id=f"by-hand-{tonight.namespace}")
         return await read_overview(service.client, service.namespace, installation="other")
 
-    assert [gang.row.submission_id for gang in tonight.run(read_other).gangs] == [f"by-hand-{tonight.namespace}"]
+    assert [gang.submission_id for gang in tonight.run(read_other).gangs] == [f"by-hand-{tonight.namespace}"]

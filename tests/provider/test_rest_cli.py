@@ -95,7 +95,7 @@ async def test_gang_is_submitted_once_and_awaited(
     created, adopted, ended = (line for line in shown if not line[:1].isdecimal())
     assert created.startswith("Created gang default/by-rest-")
     assert adopted.startswith("Adopted gang default/by-rest-")
-    assert ended.endswith(" succeeded")
+    assert ended.endswith(" succeeded All 2 ranks succeeded.")
 
 
 async def test_wait_outlives_a_restart_of_airflow(
@@ -121,7 +121,7 @@ async def test_documented_client_works(
         monkeypatch.setenv("AIRFLOW_URL", url)
         await asyncio.to_thread(exec, program.replace("sleep(5)", "sleep(0.1)"), {})
 
-    assert "succeeded  {}\n" in capsys.readouterr().out
+    assert "succeeded All 2 ranks succeeded. {}\n" in capsys.readouterr().out
     assert (await rest.get("nightly")).status_code == 404
 
 

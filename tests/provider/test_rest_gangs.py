@@ -45,7 +45,7 @@ def record_of(key: TaskKey, submission: Submission, connection: str, **gang_in_x
 
 async def until(rest: RestClient, *phases: str) -> dict[str, Any]:
     async with asyncio.timeout(TIMEOUT_S):
-        while (found := (await rest.get_gang()).json())["why"]["phase"] not in phases:  # noqa: ASYNC110 - clients poll
+        while (found := (await rest.get_gang()).json())["gang"]["phase"] not in phases:  # noqa: ASYNC110 - clients poll
             await asyncio.sleep(0.1)
     return found
 
@@ -56,12 +56,12 @@ async def test_reader_is_told_why_and_reads_the_logs_of_ranks(connection: str) -
     rest = RestClient(connection, record=record_of(task, gang, connection))
 
     # No triggerer follows the gang, so its pods are not released.
-    without = await until(rest, "finishing", "failed")
+    without = await until(rest, "failed")
     of_all = (await rest.get_gang(logs="all")).json()
     of_one = (await rest.get_gang(rank=1)).json()
 
-    assert without["why"]["diagnosis"]["category"] == "ApplicationFailed"
-    assert without["why"]["diagnosis"]["remedy"]
+    assert without["gang"]["category"] == "ApplicationFailed"
+    assert without["gang"]["remedy"]
     assert "logs" not in without
     assert [log["rank"] for log in of_all["logs"]] == [0, 1]
     assert [log["text"].splitlines()[-1] for log in of_one["logs"]] == ["1"]
@@ -122,14 +122,14 @@ async def test_end_that_airflow_recorded_is_told_when_the_job_is_gone(connection
     rest.record = replace(record, rendered=None, end=end.to_payload())  # Airflow keeps them for the last 30 runs
 
     assert (await rest.get_gang()).json() == found
-    assert "gang" not in found
-    assert (found["why"]["phase"], found["why"]["diagnosis"]["category"]) == ("failed", "OutOfMemory")
-    assert found["why"]["diagnosis"]["summary"] == end.message
-    assert found["why"]["diagnosis"]["remedy"] == end.remedy
+    assert found["gang"]["exists"] is False
+    assert (found["gang"]["phase"], found["gang"]["category"]) == ("failed", "OutOfMemory")
+    assert found["gang"]["summary"] == end.message
+    assert found["gang"]["remedy"] == end.remedy
 
     for status, phase in ((Status.REPLACED, "deleted"), (Status.ERROR, "failed")):
         rest.record = replace(record, end=replace_fields(end, status=status).to_payload())
-        assert (await rest.get_gang()).json()["why"]["phase"] == phase
+        assert (await rest.get_gang()).json()["gang"]["phase"] == phase
 
 
 async def test_task_without_a_gang_says_why(connection: str) -> None:

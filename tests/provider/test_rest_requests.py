@@ -252,8 +252,8 @@ async def test_error_of_the_processing_is_answered_and_seen_by_asking(
     asked = (await rest.get("a")).json()
 
     assert (found["code"], "create PodGroup" in found["detail"]) == ("SubmissionFailed", True)
-    assert asked["submission"]["state"] == "failed"
-    assert "create PodGroup" in asked["submission"]["error"]["message"]
+    assert asked["gang"]["state"] == "failed"
+    assert "create PodGroup" in asked["gang"]["summary"]
     assert (await rest.delete("a")).status_code == 204
     cluster.bench.run(60)
     assert [cluster.objects(resource) for resource in (JOBS, CONFIGMAPS)] == [[], []]
@@ -270,7 +270,7 @@ async def test_hostile_message_of_a_rank_is_a_text_in_json(rest: RestClient, clu
 
     reply = await rest.get("a")
 
-    assert all(row["message"].startswith("<script>") for row in reply.json()["ranks"])
+    assert all(row["message"].startswith("<script>") for row in reply.json()["gang"]["pods"])
     assert reply.headers["content-type"] == "application/json"
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in reply.headers["content-security-policy"]

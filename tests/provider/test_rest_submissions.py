@@ -64,7 +64,7 @@ def files(embedded: SandboxThread, gang: str) -> list[str]:
 
 
 async def until(rest: RestClient, submission_id: str, state: str) -> dict[str, Any]:
-    return await _until(rest, submission_id, lambda found: found["submission"]["state"] == state)
+    return await _until(rest, submission_id, lambda found: found["gang"]["state"] == state)
 
 
 async def _until(rest: RestClient, submission_id: str, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ async def test_new_submission_is_accepted_and_the_same_again_is_the_same_gang(
     assert [reply.status_code for reply in (first, again, posted)] == [202, 200, 200]
     assert first.json()["ref"] == again.json()["ref"] == posted.json()["ref"]
     async with rest.application() as client:
-        assert (await client.get(first.headers["location"])).json()["submission"]["submission_id"] == submission_id
+        assert (await client.get(first.headers["location"])).json()["gang"]["submission_id"] == submission_id
 
 
 async def test_concurrent_duplicates_are_one_gang(
@@ -126,12 +126,12 @@ async def test_submission_and_its_gang_are_told_apart(
 
     found = await until(rest, submission_id, "succeeded")
 
-    assert found["submission"]["ref"] == ref
+    assert {name: found["gang"][name] for name in ref} == ref
     assert (found["gang"]["phase"], found["gang"]["ranks"]) in {("succeeded", 2), ("finishing", 2)}
-    assert found["why"]["diagnosis"]["category"] in {"Succeeded", "Finishing"}
+    assert found["gang"]["category"] in {"Succeeded", "Finishing"}
     assert found["results"] == {"0": {"loss": 0}, "1": {"loss": 1}}
-    assert [row["state"] for row in found["ranks"]] == ["succeeded"] * 2
-    assert "results" not in found["ranks"][0]
+    assert [row["state"] for row in found["gang"]["pods"]] == ["succeeded"] * 2
+    assert "results" not in found["gang"]["pods"][0]
 
 
 async def test_results_that_could_not_be_read_are_not_told_to_be_none(
@@ -146,7 +146,7 @@ async def test_results_that_could_not_be_read_are_not_told_to_be_none(
 
     found = (await rest.get(submission_id)).json()
 
-    assert (found["unread"], found.get("results")) == (["pods", "configmaps"], None)
+    assert (found["gang"]["unread"], found.get("results")) == (["pods", "configmaps"], None)
     assert (await rest.get(submission_id)).json()["results"] == {"0": 1, "1": 1}
 
 
@@ -155,10 +155,10 @@ async def test_error_while_the_gang_runs_is_seen_by_asking(rest: RestClient, sub
 
     found = await until(rest, submission_id, "failed")
 
-    assert found["submission"]["error"]["reason"]
-    assert found["why"]["diagnosis"]["category"] == "ApplicationFailed"
-    assert found["why"]["diagnosis"]["summary"]
-    assert 3 in {row["exit_code"] for row in found["ranks"]}
+    assert found["gang"]["code"]
+    assert found["gang"]["category"] == "ApplicationFailed"
+    assert found["gang"]["summary"]
+    assert 3 in {row["exit_code"] for row in found["gang"]["pods"]}
 
 
 @pytest.mark.parametrize("ends", ["true", "exit 3"], ids=["succeeded", "failed"])
@@ -266,7 +266,7 @@ async def test_page_token_that_has_expired_is_gone(
 async def test_odd_ids_are_addressed(rest: RestClient, submission_id: str, odd: str) -> None:
     odd = f"{odd}{submission_id}"
     assert (await rest.put(odd, SUSPENDED)).status_code == 202
-    assert (await rest.get(odd)).json()["submission"]["submission_id"] == odd
+    assert (await rest.get(odd)).json()["gang"]["submission_id"] == odd
     assert (await rest.delete(odd)).status_code == 204
 
 

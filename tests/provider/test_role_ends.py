@@ -20,8 +20,9 @@ from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AF
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.explanation import read_snapshot
+from airflow_provider_gangjobs.tracking.explanation import read_view
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 from gangjobs_sandbox.resources import JOBS
 from tests.crashes import (
@@ -252,36 +253,30 @@ async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
     await Follower(plane, first).event()
     second = await submit_roles(plane, claim="ti-2")
     await plane.until(lambda: plane.running_ranks(second.name) == 4)
-    snapshot = await read_snapshot(plane.client, NAMESPACE, KEY.digest)
-    view = view_of(plane, snapshot, second)
-    assert (view.phase, dict(view.details)["Roles"], view.state_counts) == (
+    gang, *earlier = await list_attempts(plane.client, NAMESPACE, KEY.digest)
+    view = await read_view(plane.client, gang)
+    assert (gang.ref, view.phase, view.roles, view.states) == (
+        second,
         "running",
-        "1 leader, 3 worker",
-        (("running", 4),),
+        {"leader": 1, "worker": 3},
+        {"running": 4},
     )
-    assert [row.label for row in view.rows] == ["leader 0", "worker 0", "worker 1", "worker 2"]
-    assert [attempt.phase for attempt in view.other_attempts] == [str(Phase.FAILED)]
+    assert [row.label for row in view.pods] == ["leader 0", "worker 0", "worker 1", "worker 2"]
+    assert [one.ref for one in earlier] == [first]
 
 
 @in_virtual_time
-async def test_ledger_of_an_earlier_attempt_is_read_once_and_says_why_it_failed(plane):
+async def test_earlier_attempt_is_read_once_and_says_why_it_failed(plane):
     from airflow_provider_gangjobs.plugins.caches import SnapshotCache
 
     first = await running(plane)
     end(plane, first, "worker", exit_code=1)
     await Follower(plane, first).event()
     await submit_roles(plane, claim="ti-2")
-    snapshot, cache = await read_snapshot(plane.client, NAMESPACE, KEY.digest), SnapshotCache()
-    ends = await cache._read_ends(plane.client, snapshot)
-    assert "of role worker exited with code 1" in ends[first.uid]
-    assert await cache._read_ends(None, snapshot) == ends, "no client is needed"
-
-
-def view_of(plane: VirtualControlPlane, snapshot, ref: GangRef):
-    from airflow_provider_gangjobs.plugins.locator import GangLocator
-    from airflow_provider_gangjobs.plugins.tab_view import build_view
-
-    return build_view(GangLocator(KEY, ref), snapshot, plane.clock.now())
+    (_, *earlier), cache = await list_attempts(plane.client, NAMESPACE, KEY.digest), SnapshotCache()
+    await cache._read_ends(plane.client, earlier)
+    assert "of role worker exited with code 1" in cache._ends[first.uid].summary
+    await cache._read_ends(None, earlier)  # needs no client
 
 
 @in_virtual_time

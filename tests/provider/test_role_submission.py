@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_user
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_INSTALLATION, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.submission import find_record
+from airflow_provider_gangjobs.submission.submission import find_submission
 from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -506,12 +506,12 @@ async def test_record_of_a_submission_counts_all_roles(plane):
     await plane.until(lambda: plane.running_ranks(ref.name) == 4)
     end(plane, ref, "leader")
     await asyncio.sleep(5)
-    record = await find_record(plane.client, "mine", namespace=NAMESPACE)
-    assert (record.state, record.workers) == (SubmissionState.IN_PROGRESS, 4)
+    record = await find_submission(plane.client, "mine", namespace=NAMESPACE)
+    assert (record.state, record.ranks) == (SubmissionState.IN_PROGRESS, 4)
     for rank in range(3):
         end(plane, ref, "worker", rank)
     await asyncio.sleep(5)
-    record = await find_record(plane.client, "mine", namespace=NAMESPACE)
+    record = await find_submission(plane.client, "mine", namespace=NAMESPACE)
     assert record.phase in (Phase.SUCCEEDED, Phase.FINISHING)
 
 

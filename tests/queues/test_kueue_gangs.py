@@ -17,11 +17,10 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.tab_view import build_view
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
-from airflow_provider_gangjobs.tracking.explanation import read_explained
+from airflow_provider_gangjobs.tracking.explanation import read_view
+from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import leader_and_workers
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -31,7 +30,7 @@ from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.plugins.tab_view import GangView
+    from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
@@ -110,8 +109,8 @@ async def test_gangs_that_wait_say_their_positions_after_one_read(tenant: Tenant
 async def tab_of(gangs: GangService, submission: Submission, run: str) -> GangView:
     """The tab of the gang in Airflow's UI."""
     key = TaskKey("dag", run, "task", -1)
-    snapshot = await read_explained(gangs.client, gangs.namespace, key.digest, submission.ref.uid)
-    return build_view(GangLocator(key, submission.ref, "kubernetes_default"), snapshot, datetime.now(UTC))
+    attempts = await list_attempts(gangs.client, gangs.namespace, key.digest)
+    return await read_view(gangs.client, next(one for one in attempts if one.ref == submission.ref))
 
 
 async def test_connection_gives_a_queue_to_gangs_that_name_none(tenant: Tenant, queue: str, priorities: None) -> None:

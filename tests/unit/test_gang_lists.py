@@ -1,4 +1,4 @@
-"""The row of a gang, what the gangs of a DAG use, and the schema of the rows."""
+"""The view of a gang by its Job alone, what the gangs of a DAG use, and the schema of views."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.gang.gang_lists import DagUse, GangRow, ListedJob, kept_until, row_of, use_by_dag
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, ListedJob, format_amount, use_by_dag
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
+from airflow_provider_gangjobs.gang.view import GangView, kept_until, view_job
+from airflow_provider_gangjobs.kube.quantity import parse
 from airflow_provider_gangjobs.kube.well_known import (
+    ANNOTATION_REQUESTS,
     ANNOTATION_ROLES,
     ANNOTATION_SUBMISSION_ID,
     ANNOTATION_TASK,
@@ -27,7 +30,7 @@ from tests.unit.builders import JobBuilder, at, job
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
-SCHEMA = Path(__file__).parents[2] / "docs" / "gang-row.schema.json"
+SCHEMA = Path(__file__).parents[2] / "docs" / "gang.schema.json"
 
 
 def listed(made: JobBuilder) -> StoredGang:
@@ -37,8 +40,8 @@ def listed(made: JobBuilder) -> StoredGang:
 
 def of_task(dag_id: str = "etl", map_index: int = -1, ranks: int = 4, **requests: str) -> JobBuilder:
     made = job(ranks).annotation(ANNOTATION_TASK, TaskKey(dag_id, "run", "train", map_index).to_json())
-    container = {"name": "main", "image": "a", "resources": {"requests": requests}}
-    return made.spec(template={"spec": {"containers": [container]}})
+    total = {name: format_amount(name, parse(amount) * ranks) for name, amount in requests.items()}
+    return made.annotation(ANNOTATION_REQUESTS, json.dumps(total))
 
 
 STATES: dict[str, tuple[JobBuilder, dict[str, Any]]] = {
@@ -51,11 +54,11 @@ STATES: dict[str, tuple[JobBuilder, dict[str, Any]]] = {
     "succeeded": (of_task().resumed(3).complete(9), {"succeeded": 4, "ended_at": at(9), "has_failed": False}),
     "failed": (
         of_task().resumed(3).failed(9, message="why"),
-        {"has_failed": True, "reason": "BackoffLimitExceeded: why"},
+        {"has_failed": True, "summary": "BackoffLimitExceeded: why."},
     ),
     "stopped": (
         of_task().suspended().stopped(stopped_by_user("ana has cancelled it")),
-        {"has_failed": True, "reason": "Stopped: ana has cancelled it"},
+        {"has_failed": True, "summary": "ana has cancelled it", "code": "Stopped"},
     ),
     "mapped": (of_task(map_index=7), {"task": "train[7]", "dag_id": "etl", "run_id": "run"}),
     "of a submission id": (
@@ -72,10 +75,10 @@ STATES: dict[str, tuple[JobBuilder, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("made", "expected"), STATES.values(), ids=STATES)
-def test_row_says_what_the_job_shows(made: JobBuilder, expected: dict[str, Any]) -> None:
-    row = row_of(listed(made))
+def test_view_says_what_the_job_shows(made: JobBuilder, expected: dict[str, Any]) -> None:
+    view = view_job(listed(made))
 
-    assert {name: getattr(row, name) for name in expected} == expected
+    assert {name: getattr(view, name) for name in expected} == expected
 
 
 def test_time_to_live_of_a_gang_with_roles_is_that_of_its_end() -> None:
@@ -84,8 +87,8 @@ def test_time_to_live_of_a_gang_with_roles_is_that_of_its_end() -> None:
     assert kept_until(listed(roles)) == at(69)
 
 
-def test_row_counts_the_wait_until_the_start_of_the_job() -> None:
-    waits, runs = (row_of(listed(made)) for made in (of_task().suspended(), of_task().resumed(30)))
+def test_view_counts_the_wait_until_the_start_of_the_job() -> None:
+    waits, runs = (view_job(listed(made)) for made in (of_task().suspended(), of_task().resumed(30)))
 
     assert (waits.waited(at(90)), waits.ran(at(90))) == (timedelta(seconds=90), None)
     assert (runs.waited(at(90)), runs.ran(at(90))) == (timedelta(seconds=30), timedelta(seconds=60))
@@ -112,10 +115,10 @@ def test_use_of_a_dag_is_that_of_all_ranks_of_its_live_gangs() -> None:
 
 
 def test_requests_that_cannot_be_read_are_left_out() -> None:
-    (use,) = use_by_dag([listed(of_task(cpu="many").resumed(3))])
+    (use,) = use_by_dag([listed(of_task().annotation(ANNOTATION_REQUESTS, '{"cpu": "many"}').resumed(3))])
 
     assert (use.waiting, use.wanted) == (1, {})
 
 
-def test_documented_schema_is_that_of_the_rows() -> None:
-    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(GangRow)
+def test_documented_schema_is_that_of_the_views() -> None:
+    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(GangView)

@@ -11,15 +11,14 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.tab_view import build_view
-from airflow_provider_gangjobs.tracking.explanation import read_snapshot
+from airflow_provider_gangjobs.tracking.explanation import read_view
+from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 from tests.provider.virtual_time import in_virtual_time
-from tests.unit.builders import REF, JobBuilder, at, condition, job
+from tests.unit.builders import REF, JobBuilder, condition, job
 from tests.unit.fault_server import Connection, FaultServer, Request, status
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.plugins.tab_view import GangView
+    from airflow_provider_gangjobs.gang.view import GangView
 
 KEY = TaskKey("dag", "run", "task")
 LACKS = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor f, 2 more needed"
@@ -77,8 +76,9 @@ async def view_of(api: KueueApi, *, looks: int = 1) -> GangView:
     clock = Clock(monotonic=asyncio.get_running_loop().time)
     async with api.server as server, Client(server.config, clock=clock) as client:
         for _ in range(looks):
-            seen = await read_snapshot(client, REF.namespace, KEY.digest, REF.uid)
-    return build_view(GangLocator(KEY, REF, "kubernetes_default"), seen, at(60))
+            (gang,) = await list_attempts(client, REF.namespace, KEY.digest)
+            seen = await read_view(client, gang)
+    return seen
 
 
 @pytest.mark.parametrize("ranks", [4, 2000])

@@ -1,4 +1,4 @@
-"""The submission record that is read from a stored Job."""
+"""What a person is told of a submission by its stored Job alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_error, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.view import view_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.submission.submission import FailureCause, record_of
 
 STARTED = {"startTime": "2026-01-01T00:01:00Z"}
 
@@ -54,29 +54,29 @@ CASES = {
 
 @pytest.mark.parametrize(("stored", "phase", "state"), CASES.values(), ids=CASES)
 def test_phase_and_state_are_read_off_the_job(stored, phase, state):
-    record = record_of(read_job(stored))
+    record = view_job(read_job(stored))
     assert (record.phase, record.state) == (phase, state)
 
 
 CAUSES = {
     "a failed gang": (
         job(status=ended("Failed", reason="BackoffLimitExceeded", message="too many")),
-        FailureCause("BackoffLimitExceeded", "too many"),
+        ("BackoffLimitExceeded", "BackoffLimitExceeded: too many."),
     ),
-    "stopped by a user": (job(**STOPPED), FailureCause("Stopped", "enough")),
+    "stopped by a user": (job(**STOPPED), ("Stopped", "enough")),
     "stopped by an error": (
         job(annotations={ANNOTATION_STOPPED: format_stopped(stopped_by_error(JobDeleted("g", "x", "It is gone")))}),
-        FailureCause("JobDeleted", str(JobDeleted("g", "x", "It is gone"))),
+        ("JobDeleted", str(JobDeleted("g", "x", "It is gone"))),
     ),
-    "nothing wrong": (job(status=STARTED), None),
 }
 
 
 @pytest.mark.parametrize(("stored", "cause"), CAUSES.values(), ids=CAUSES)
 def test_the_cause_of_a_failure_is_kept(stored, cause):
-    assert record_of(read_job(stored)).error == cause
+    view = view_job(read_job(stored))
+    assert (view.code, view.summary) == cause
 
 
 def test_broken_annotations_do_not_hide_the_record():
-    record = record_of(read_job(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True)))
+    record = view_job(read_job(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True)))
     assert (record.submission_id, record.phase) == ("", Phase.SUBMITTED)

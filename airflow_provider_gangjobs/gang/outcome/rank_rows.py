@@ -7,7 +7,7 @@ has no result of a rank, which only readers of XComs may see.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +68,8 @@ class RankRow:
     """Role of the pod; empty if the gang has one Job only."""
     role_rank: int | None = None
     """Rank in the role."""
+    has_log: bool = False
+    """The pod exists and may have a log."""
 
     @property
     def label(self) -> str:
@@ -99,14 +101,19 @@ def build_rows(pods: Iterable[PodView], outcomes: Sequence[Outcome], now: dateti
     Pods that did not succeed come first, in the order in which they ended. Pods that wait, pods that run, and pods
     that succeeded follow.
     """
+    pods = list(pods)
     ended_uids = {outcome.uid for outcome in outcomes}
+    logged = {pod.metadata.uid for pod in pods if podutil.may_have_log(pod)}
     live = sorted((pod for pod in pods if pod.metadata.uid not in ended_uids), key=_live_order)
     ordered = failures_first(outcomes, len(outcomes))
     cause = root_cause(outcomes)
     failed = (outcome for outcome in ordered if outcome.outcome is not OutcomeKind.SUCCEEDED)
-    bad = [outcome_row(outcome, follows=cause is not None and outcome.uid != cause.uid) for outcome in failed]
-    good = [outcome_row(outcome) for outcome in ordered if outcome.outcome is OutcomeKind.SUCCEEDED]
-    return [*bad, *(_live_row(pod, now) for pod in live), *good]
+    bad = [
+        (outcome, outcome_row(outcome, follows=cause is not None and outcome.uid != cause.uid)) for outcome in failed
+    ]
+    good = [(one, outcome_row(one)) for one in ordered if one.outcome is OutcomeKind.SUCCEEDED]
+    before, after = ([replace(row, has_log=one.uid in logged) for one, row in rows] for rows in (bad, good))
+    return [*before, *(_live_row(pod, now) for pod in live), *after]
 
 
 def count_by_state(rows: Sequence[RankRow], *, ranks: int, is_over: bool) -> tuple[tuple[str, int], ...]:
@@ -161,6 +168,7 @@ def _live_row(pod: PodView, now: datetime) -> RankRow:
         message=_wait_message(pod),
         role=pod.metadata.labels.gang_role or "",
         role_rank=podutil.role_rank_of(pod),
+        has_log=podutil.may_have_log(pod),
     )
 
 

@@ -87,6 +87,8 @@ class SweepFacts:
     """Id of the sweep's own installation."""
     unowned_for: timedelta | None
     """How long nobody has followed the gang. `None` if somebody follows the gang."""
+    knows_followers: bool = True
+    """False if `unowned_for` is only the time since the gang ended or was created, which somebody may follow."""
     held_pods: int
     """How many pods of the gang the finalizer holds."""
     task: TaskEnd = TaskEnd.NOT_ASKED
@@ -135,9 +137,11 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
 def _decide_own(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     if facts.unowned_for is None:
         return _leave("the gang is followed")
-    if facts.unowned_for < facts.grace:
-        return _leave(f"nobody has followed the gang for {_minutes(facts.unowned_for)}, less than the grace")
     unowned = f"nobody has followed the gang for {_minutes(facts.unowned_for)}"
+    if not facts.knows_followers:
+        unowned = f"it {'ended' if gang.is_ended else 'was created'} {_minutes(facts.unowned_for)} ago"
+    if facts.unowned_for < facts.grace:
+        return _leave(f"{unowned}, less than the grace")
     if gang.is_over or gang.is_dropped:
         return _decide_ended(gang, facts, unowned)
     return _decide_live(gang, facts, unowned)

@@ -180,6 +180,17 @@ def has_started(pod: PodView) -> bool:
     return started_at(pod) is not None or pod.status.phase == "Succeeded"
 
 
+def may_have_log(pod: PodView) -> bool:
+    """Return whether the program of the rank has started, as far as the kubelet knows."""
+    return has_started(pod) or has_lost_container(pod)
+
+
+def has_lost_container(pod: PodView) -> bool:
+    """Return whether the kubelet has lost the main container, with its log."""
+    main = main_container(pod)
+    return main is not None and is_lost(ended_state(main))
+
+
 def started_at(pod: PodView) -> datetime | None:
     """Return the first start of the rank's program that the pod status contains."""
     status = main_container(pod)

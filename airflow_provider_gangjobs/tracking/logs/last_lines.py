@@ -19,11 +19,12 @@ from airflow_provider_gangjobs.gang.outcome.restarts import readable
 from airflow_provider_gangjobs.gang.spec import ALL_CONTAINERS, Logs
 from airflow_provider_gangjobs.gang.state.pods import (
     REASON_EVICTED,
-    ended_state,
     has_ended,
+    has_lost_container,
     has_started,
     is_lost,
     main_container,
+    may_have_log,
     name_rank,
     rank_of,
     role_rank_of,
@@ -219,7 +220,7 @@ def removal_of(pod: PodView) -> str:
         return "the kubelet removes the containers of a pod that it evicts, with their logs"
     if pod.metadata.deletion_timestamp is not None:
         return "the kubelet removes the containers of a deleted pod, with their logs"
-    return "the kubelet has lost the container, with its log" if _has_lost_container(pod) else ""
+    return "the kubelet has lost the container, with its log" if has_lost_container(pod) else ""
 
 
 def explain_problem(error: ClusterError, removal: str) -> str:
@@ -229,11 +230,6 @@ def explain_problem(error: ClusterError, removal: str) -> str:
     """
     is_removed = removal and isinstance(error, BadRequest | NotFound)
     return f"{removal} ({error})" if is_removed else str(error)
-
-
-def may_have_log(pod: PodView) -> bool:
-    """Return whether the program of the rank has started, as far as the kubelet knows."""
-    return has_started(pod) or _has_lost_container(pod)
 
 
 def select_pods(
@@ -277,11 +273,6 @@ def without_pod(outcomes: Iterable[Outcome], pods: Iterable[PodView]) -> list[Ou
     """Return the outcomes of the pods that have run and do not exist any more. Their logs cannot be read."""
     existing = {pod.metadata.name for pod in pods}
     return [outcome for outcome in outcomes if outcome.started is not None and outcome.pod not in existing]
-
-
-def _has_lost_container(pod: PodView) -> bool:
-    main = main_container(pod)
-    return main is not None and is_lost(ended_state(main))
 
 
 def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodView]:

@@ -62,8 +62,8 @@ def test_submission_is_made_asked_for_listed_and_deleted(shared_runs: SharedRuns
     assert (
         first.headers["location"] == urllib.parse.urlsplit(shared_runs.home.api_url).path + f"/gangjobs/api/v1{address}"
     )
-    assert read.body["submission"]["submission_id"] == "nightly / 2026"
-    assert read.body["why"]["diagnosis"]["category"] == "KeptSuspended"
+    assert read.body["gang"]["submission_id"] == "nightly / 2026"
+    assert read.body["gang"]["category"] == "KeptSuspended"
     assert "nightly / 2026" in [item["submission_id"] for item in listed.body["items"]]
     assert send(shared_runs, "DELETE", address).status == 204
     assert send(shared_runs, "GET", address).status == 404
@@ -105,7 +105,7 @@ def test_gang_of_a_task_is_read_by_readers_of_its_dag(
     if status == 200:
         assert [log["text"] for log in reply.body["logs"]] == ["<b>last words</b>\n"]
         assert reply.body["gang"]["name"] == shared_runs.gang("fails")["name"]
-        assert reply.body["why"]["diagnosis"]["category"] == "ApplicationFailed"
+        assert reply.body["gang"]["category"] == "ApplicationFailed"
 
 
 def test_document_of_the_interface_is_served(shared_runs: SharedRuns) -> None:

@@ -1,0 +1,588 @@
+"""View: what a person is told about a gang. The tab, the page, REST, the command line and the hook show it. Pure.
+
+`view_gang` builds it from the Jobs of the gang, from what was observed of the gang, from the outcomes of its ranks, and
+from the event by which the task has learned of the end. `view_end` has only the event. Whoever shows a view chooses
+what to show of it, and judges nothing.
+
+The fields are a contract: `docs/gang.schema.json` describes them, and fields are only added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
+from msgspec.structs import replace as with_fields
+
+from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+from airflow_provider_gangjobs.gang.outcome.rank_rows import (
+    WITHOUT_POD,
+    RankRow,
+    Tone,
+    build_rows,
+    count_by_state,
+    merge_outcomes,
+    outcome_row,
+)
+from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse  # noqa: TC001 - msgspec reads the annotations
+from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
+from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, Deadlines, next_limit
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase, SubmissionState, phase_of
+from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
+from airflow_provider_gangjobs.gang.state.pods import parse_number
+from airflow_provider_gangjobs.gang.state.stop import deadline_of
+from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT
+from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence, WaitCause
+from airflow_provider_gangjobs.kube.text import to_sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.outcome.event import RankEnd
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
+
+WAITING: Final = frozenset({Phase.SUBMITTED, Phase.QUEUED, Phase.ASSEMBLING})
+"""The phases of a gang that waits: not all of its ranks have started."""
+RUNNING: Final = frozenset({Phase.RUNNING, Phase.FINISHING})
+FAILED: Final = frozenset({Phase.FAILED, Phase.DELETED})
+_UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
+SINCE_START: Final = "since start"
+"""What a gang did since its Job was started, if it is not known when all ranks had started."""
+
+
+class GangView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt of a gang, as a person is told. Times are those of the API server."""
+
+    namespace: str
+    name: str
+    """Name of the Job."""
+    uid: str
+    attempt: int
+    """Number of the attempt, from 0."""
+    dag_id: str = ""
+    """Empty for a gang that was submitted under an id."""
+    task_id: str = ""
+    run_id: str = ""
+    map_index: int = -1
+    installation: str = ""
+    submission_id: str = ""
+    exists: bool = True
+    """The Job exists. Otherwise this is what Airflow recorded of the gang."""
+    source: str = ""
+    """Connection and namespace by which the gang was found, where several clusters are shown."""
+    claim: str = ""
+    """Who answers for the gang: the id of the task instance that follows it."""
+
+    phase: Phase
+    state: SubmissionState
+    """How far the submission is. A gang whose Job has ended or was stopped has an end, also while its pods end."""
+    since: datetime | None = None
+    """When the phase began."""
+    times: dict[Phase, datetime] = {}
+    """When each phase began that the gang has reached, as far as it is known."""
+    delivered_at: datetime | None = None
+    """When Airflow got the outcome."""
+    kept_until: datetime | None = None
+    """When Kubernetes deletes the Job of a gang that has ended. Absent if nobody does."""
+    deadline: datetime | None = None
+    """The next deadline."""
+    deadline_parameter: str = ""
+    """The parameter of the task that sets the next deadline."""
+
+    category: Category
+    """Why the gang is in its phase."""
+    summary: str = ""
+    """What the gang waits for, or how it has ended, in a sentence."""
+    remedy: str = ""
+    """What to do; empty if there is nothing to do."""
+    code: str = ""
+    """The reason of events and errors, which is finer than the category."""
+    room: int | None = None
+    """How many ranks the cluster has room for now, if the gang waits for nodes and this is known."""
+
+    ranks: int
+    ready: int
+    """Number of ranks that run and are ready."""
+    succeeded: int = 0
+    failed: int = 0
+    states: dict[str, int] = {}
+    """Number of pods in each state, and of ranks without a pod."""
+    pods: tuple[RankRow, ...] = ()
+    """The pods that are known, the most informative first."""
+    pods_omitted: int = 0
+    """Number of ranks of which no pod is known."""
+
+    requests: dict[str, str] = {}
+    """What all ranks request together, by resource."""
+    roles: dict[str, int] = {}
+    """Number of ranks of each role."""
+    queue: str = ""
+    """Queue of Kueue."""
+    placement: str = ""
+    """How the pods are placed: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
+    spec_hash: str = ""
+    restarts: tuple[Restart, ...] = ()
+    """The last restarts of the programs in their pods."""
+    restarts_total: int | None = None
+    restarts_max: int | None = None
+    """Absent if the gang has no supervisors."""
+    progress: Progress | None = None
+    time_use: TimeUse | None = None
+    """What the time of an ended gang was used for."""
+    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Plural names of resources that could not be read."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def ref(self) -> GangRef:
+        return GangRef(self.namespace, self.name, self.uid)
+
+    @property
+    def task(self) -> str:
+        """The task with its map index, as Airflow writes it; empty for a gang that was submitted under an id."""
+        return f"{self.task_id}[{self.map_index}]" if self.map_index >= 0 else self.task_id
+
+    @property
+    def submitted_at(self) -> datetime:
+        return self.times.get(Phase.SUBMITTED) or min(self.times.values(), default=_UNKNOWN)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the Job was started, or last resumed. From then on the pods wait for nodes."""
+        return self.times.get(Phase.ASSEMBLING)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        return next((at for phase, at in self.times.items() if phase in FINAL_PHASES), None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Not all ranks have started."""
+        return self.phase in WAITING
+
+    @property
+    def is_running(self) -> bool:
+        """All ranks have started, and the Job has not ended."""
+        return self.phase in RUNNING and self.state is SubmissionState.IN_PROGRESS
+
+    @property
+    def has_failed(self) -> bool:
+        """The gang failed, was stopped, or is being deleted."""
+        return self.phase in FAILED or self.state is SubmissionState.FAILED
+
+    @property
+    def is_over(self) -> bool:
+        """The gang has ended, and nothing of it changes any more."""
+        return self.phase in FINAL_PHASES
+
+    @property
+    def command(self) -> str:
+        """The command that lists the pods."""
+        return f"kubectl -n {self.namespace} get pods -o wide -l {gang_selector(self.name)}"
+
+    def waited(self, now: datetime) -> timedelta:
+        """Return for how long the gang has waited until its Job was started, or until now."""
+        return max((self.started_at or self.ended_at or now) - self.submitted_at, timedelta())
+
+    def ran(self, now: datetime) -> timedelta | None:
+        """Return the time since the Job was started, or until it ended; `None` for a Job that was not started."""
+        return None if self.started_at is None else max((self.ended_at or now) - self.started_at, timedelta())
+
+    def spans(self, now: datetime) -> list[tuple[str, datetime, timedelta]]:
+        """Return what the gang did one after the other: the phase, its begin, and how long it lasted."""
+        times = sorted(self.times.items(), key=lambda item: item[1])
+        ends = [at for _, at in times[1:]] + [now]
+        spans = [(self._name_span(phase), at, end - at) for (phase, at), end in zip(times, ends, strict=True)]
+        return [span for span in (spans[:-1] if self.is_over else spans) if span[2] > timedelta()]
+
+    def _name_span(self, phase: Phase) -> str:
+        if phase is Phase.SUBMITTED and self.queue:
+            return str(Phase.QUEUED)
+        is_past = self.phase is not Phase.ASSEMBLING and Phase.RUNNING not in self.times
+        return SINCE_START if phase is Phase.ASSEMBLING and is_past else str(phase)
+
+
+@dataclass(frozen=True)
+class GangSnapshot:
+    """What was read of a gang whose Job exists."""
+
+    gang: StoredGang
+    pods: Sequence[PodView] | None = None
+    """`None` if only the Jobs were read."""
+    outcomes: Sequence[Outcome] | None = None
+    """The recorded outcomes; `None` if they were not read."""
+    podgroup: PodGroupView | None = None
+    evidence: Evidence = NO_EVIDENCE
+    """What explains why the gang waits."""
+    counts: Counts | None = None
+    """What is known of the ranks, if it is more than the counters of the Job, and not all pods were read."""
+    is_whole: bool = False
+    """`pods` and `outcomes` are complete."""
+    unread: tuple[str, ...] = ()
+    """Plural names of resources that could not be read."""
+
+    @property
+    def ref(self) -> GangRef:
+        return self.gang.ref
+
+    @cached_property
+    def observation(self) -> Observation:
+        """What the pods show or, if some are not known, the counters of the Job."""
+        if self.is_whole:
+            return observe(self.gang, self.pods or (), self.podgroup, self.ref, self.evidence)
+        sample = PodIndex(self.ref, self.pods or ())
+        counts = self.counts or counts_of_job(self.gang)
+        return observe_counters(self.gang, sample, self.podgroup, counts, self.evidence)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase. A gang whose Job has ended has ended, also while its pods wait for their harvest."""
+        verdict = self.observation.verdict
+        return self.observation.phase if verdict is None else PHASE_OF_VERDICT[verdict.kind]
+
+    @cached_property
+    def known_outcomes(self) -> list[Outcome] | None:
+        """The recorded outcomes, and those of pods that have ended and are not recorded; `None` if they are unknown."""
+        return None if self.outcomes is None else merge_outcomes(self.pods or (), self.outcomes)
+
+
+def view_gang(
+    snapshot: GangSnapshot,
+    event: GangEvent | None = None,
+    *,
+    deadlines: Deadlines | None = None,
+    ends_by: datetime | None = None,
+    now: datetime | None = None,
+) -> GangView:
+    """Return what a person is told about a gang whose Job exists.
+
+    :param event: The event by which the task has learned of the end.
+    :param deadlines: The deadlines of the task, as far as they are known.
+    :param ends_by: When the time limit of the task itself passes.
+    :param now: The time until which the pods have run. By default the view has no pods.
+    """
+    gang, observed, key = snapshot.gang, snapshot.observation, snapshot.gang.task_key
+    reason, capacity = _explain(snapshot, event), observed.wait.capacity
+    rows = _rows(snapshot, now) if now is not None else ()
+    phase, times = snapshot.phase, _times(snapshot, event)
+    limit = None if phase in FINAL_PHASES else _next_limit(observed, deadlines or Deadlines(), ends_by)
+    return GangView(
+        namespace=gang.ref.namespace,
+        name=gang.ref.name,
+        uid=gang.ref.uid,
+        attempt=gang.attempt_number,
+        installation=gang.installation,
+        submission_id=gang.submission_id or "",
+        claim=gang.claim or "",
+        phase=phase,
+        state=_state(gang),
+        since=times.get(phase),
+        times=times,
+        delivered_at=gang.delivered_at,
+        kept_until=kept_until(gang),
+        deadline=limit[1] if limit else None,
+        deadline_parameter=limit[0] if limit else "",
+        category=reason.category,
+        summary=reason.summary,
+        remedy=reason.remedy,
+        code=reason.code,
+        room=capacity.room if capacity else None,
+        ranks=gang.workers,
+        ready=gang.status.ready,
+        succeeded=gang.status.succeeded,
+        failed=gang.status.failed,
+        states=_states(snapshot, rows) if now is not None else {},
+        pods=rows,
+        pods_omitted=max(0, gang.ranks - len(rows)) if now is not None and not snapshot.is_whole else 0,
+        requests=gang.requests,
+        roles={role.name: role.size for role in gang.roles},
+        queue=gang.queue or "",
+        placement=gang.decision or "",
+        spec_hash=gang.spec_hash or "",
+        notes=event.notes if event is not None else (),
+        unread=snapshot.unread,
+        **({} if key is None else key.to_mapping()),  # type: ignore[arg-type]
+        **_history(SupervisorReport.parse(gang.view.metadata.annotations.progress), gang.restarts_max, event),
+    )
+
+
+def view_job(gang: StoredGang) -> GangView:
+    """Return what a person is told about a gang of which only the Jobs were read."""
+    return view_gang(GangSnapshot(gang))
+
+
+PHASE_OF_STATUS: Final = {
+    Status.SUCCEEDED: Phase.SUCCEEDED,
+    Status.FAILED: Phase.FAILED,
+    Status.TIMEOUT: Phase.FAILED,
+    Status.DELETED: Phase.DELETED,
+    Status.REPLACED: Phase.DELETED,
+}
+"""The other events do not say that the gang has ended."""
+
+
+def view_end(event: GangEvent, key: TaskKey, *, at: datetime | None = None, notes: Sequence[str] = ()) -> GangView:
+    """Return what a person is told about a gang of which only the event of its end is known.
+
+    :param at: When the event was recorded, which is the end if the event does not say when it was.
+    :param notes: Further notes, which come first.
+    """
+    phase = PHASE_OF_STATUS.get(event.status, event.phase)
+    times = _times_of_event(event)
+    if phase in FINAL_PHASES and (ended := event.times.get("ended", at)) is not None:
+        times[phase] = ended
+    has_cause = event.status is Status.FAILED
+    rows = tuple(_row_of_end(rank, follows=number > 0 or not has_cause) for number, rank in enumerate(event.ranks))
+    ranks = event.counts.get("ranks", len(rows))
+    reason = _explain_event(event, ranks)
+    states = {name: event.counts[name] for name in ("failed", "succeeded") if event.counts.get(name)}
+    return GangView(
+        namespace=event.namespace,
+        name=event.name,
+        uid=event.uid,
+        attempt=event.attempt or 0,
+        installation=key.installation,
+        exists=False,
+        phase=phase,
+        state=_STATE_OF.get(phase, SubmissionState.DELETING),
+        since=times.get(phase),
+        times=times,
+        category=reason.category,
+        summary=reason.summary,
+        remedy=reason.remedy,
+        code=reason.code,
+        ranks=ranks,
+        ready=0,
+        succeeded=event.counts.get("succeeded", 0),
+        failed=event.counts.get("failed", 0),
+        states=states,
+        pods=rows,
+        pods_omitted=max(0, ranks - len(rows)),
+        requests=event.requests,
+        queue=event.queue,
+        placement=event.placement,
+        notes=(*notes, *event.notes),
+        **key.to_mapping(),  # type: ignore[arg-type]
+        **_history(SupervisorReport(), event.restarts_max, event),
+    )
+
+
+def counts_of_job(gang: StoredGang) -> Counts:
+    """Return counts from the Job's counters, which do not distinguish the pods that have not started."""
+    started, ranks = gang.started_ranks, gang.ranks
+    return Counts(
+        ranks=ranks,
+        created=ranks,
+        placed=started,
+        started=started,
+        running=gang.status.ready,
+        succeeded=gang.status.succeeded,
+        failed=gang.status.failed,
+    )
+
+
+def kept_until(gang: StoredGang) -> datetime | None:
+    """Return when Kubernetes deletes the Job of a gang that has ended; `None` if nothing is known to delete it."""
+    ttl_s = gang.view.spec.ttl_seconds_after_finished
+    if ttl_s is None:  # the Job of a gang with roles gets its time to live at the end
+        ttl_s = parse_number(gang.view.metadata.annotations.ttl)
+    if ttl_s is None or gang.ended_at is None:
+        return None
+    try:
+        return gang.ended_at + timedelta(seconds=ttl_s)
+    except OverflowError:  # anybody who may change Jobs may write an annotation of any size
+        return None
+
+
+# -- why -------------------------------------------------------------------------------------------------------------
+
+NOT_READ: Final = "Not all ranks have started. What the gang waits for was not read."
+
+
+def _explain(snapshot: GangSnapshot, event: GangEvent | None) -> Diagnosis:
+    """Return why a gang is in its phase. What its Jobs and ranks say comes before what its task was told."""
+    gang, observed, known = snapshot.gang, snapshot.observation, snapshot.known_outcomes
+    reason = diagnose(observed, known or ())
+    if observed.wait.cause is WaitCause.STOPPED:
+        return _explain_stop(gang, reason)
+    if snapshot.phase is Phase.FINISHING:
+        return Diagnosis(Category.FINISHING, Category.FINISHING.meaning, since=observed.since)
+    if snapshot.phase is Phase.SUCCEEDED:
+        return replace(reason, summary=_describe_success(gang.workers))
+    if observed.verdict is None:
+        return _explain_live(snapshot, reason)
+    if known is not None or reason.category is not Category.UNKNOWN:
+        return reason
+    # Without the outcomes of the ranks, nothing is known about a Job that failed with its pods.
+    if event is not None and event.status in PHASE_OF_STATUS:
+        return _explain_event(event, gang.workers)
+    return replace(reason, summary=to_sentence(reason.summary), remedy="")
+
+
+def _explain_live(snapshot: GangSnapshot, reason: Diagnosis) -> Diagnosis:
+    wait, ranks = snapshot.observation.wait, snapshot.gang.ranks
+    if snapshot.observation.phase is Phase.ASSEMBLING and snapshot.pods is None:
+        return Diagnosis(Category.UNKNOWN, NOT_READ, since=snapshot.observation.since)
+    if wait.cause is WaitCause.RANKS:
+        started = "Its only rank has started." if ranks == 1 else f"All {ranks:,} ranks have started."
+        return replace(reason, summary=started)
+    return replace(
+        reason, summary=". ".join(filter(None, (reason.summary, wait.capacity.text if wait.capacity else "")))
+    )
+
+
+def _explain_stop(gang: StoredGang, reason: Diagnosis) -> Diagnosis:
+    if (deadline := deadline_of(gang)) is not None:
+        phase = Phase(deadline.phase)
+        return replace(reason, summary=_describe_deadline(PARAMETERS.get(phase, ""), phase, deadline.text))
+    summary = gang.failure_cause[1] if gang.failure_cause is not None else reason.summary
+    remedy = _raise(_EXECUTION_TIMEOUT) if reason.code == EXECUTION_TIMEOUT else reason.remedy
+    return replace(reason, summary=summary, remedy=remedy)
+
+
+def _explain_event(event: GangEvent, ranks: int) -> Diagnosis:
+    """Return why a gang has ended, by the event alone. A category of a later version is unknown."""
+    summary, remedy = event.message, event.remedy
+    if event.status is Status.SUCCEEDED:
+        summary = summary or _describe_success(ranks)
+    if event.status is Status.TIMEOUT:
+        parameter = _EXECUTION_TIMEOUT if event.reason == EXECUTION_TIMEOUT else PARAMETERS.get(event.phase, "")
+        summary, remedy = _describe_deadline(parameter, event.phase, event.message), remedy or _raise(parameter)
+    usual = Category.SUCCEEDED if event.status is Status.SUCCEEDED else Category.UNKNOWN
+    category = next((known for known in Category if known == event.category), usual)
+    return Diagnosis(category, summary, remedy, code=event.reason)
+
+
+_EXECUTION_TIMEOUT: Final = "execution_timeout"
+
+
+def _describe_success(ranks: int) -> str:
+    return "Its only rank succeeded." if ranks == 1 else f"All {ranks:,} ranks succeeded."
+
+
+def _describe_deadline(parameter: str, phase: str, what: str) -> str:
+    """Return the sentence about a gang that a deadline has ended: which deadline, and what the gang waited for."""
+    passed = f"The gang was {phase} when {parameter or 'a deadline'} passed"
+    return f"{passed}: {what}" if what else f"{passed}."
+
+
+def _raise(parameter: str) -> str:
+    return f"Raise {parameter}." if parameter else ""
+
+
+# -- when ------------------------------------------------------------------------------------------------------------
+
+_PHASES_OF_TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEMBLING, "running": Phase.RUNNING}
+"""The phase that began at a time in the event."""
+
+
+def _times(snapshot: GangSnapshot, event: GangEvent | None) -> dict[Phase, datetime]:
+    """Return when each phase began. Pods that are gone have left it in their outcomes, or in the event."""
+    observed = snapshot.observation
+    times = dict(observed.began)
+    if Phase.RUNNING not in times and (at := _all_started(snapshot)) is not None:
+        times[Phase.RUNNING] = at
+    if event is None or event.status not in PHASE_OF_STATUS:
+        return times
+    if snapshot.phase in FINAL_PHASES and "ended" in event.times:
+        times.setdefault(snapshot.phase, event.times["ended"])
+    return _times_of_event(event) | times
+
+
+def _times_of_event(event: GangEvent) -> dict[Phase, datetime]:
+    return {phase: event.times[name] for name, phase in _PHASES_OF_TIMES.items() if name in event.times}
+
+
+def _all_started(snapshot: GangSnapshot) -> datetime | None:
+    """Return when the last rank started in the last run of the Job; `None` if not all are known to have started."""
+    begin, known = snapshot.gang.started_at, snapshot.known_outcomes or ()
+    starts = {one.rank: one.started for one in known if begin and one.started and one.started >= begin}
+    return max(starts.values()) if starts and len(starts) >= snapshot.gang.workers else None
+
+
+def _next_limit(observed: Observation, deadlines: Deadlines, ends_by: datetime | None) -> tuple[str, datetime] | None:
+    limit = next_limit(observed, deadlines)
+    limits = [(PARAMETERS[limit.phase], limit.at)] if limit is not None else []
+    limits += [(_EXECUTION_TIMEOUT, ends_by)] if ends_by is not None else []
+    return min(limits, key=lambda one: one[1], default=None)
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+_STATE_OF: Final = {Phase.SUCCEEDED: SubmissionState.SUCCEEDED, Phase.FAILED: SubmissionState.FAILED}
+
+
+def _state(gang: StoredGang) -> SubmissionState:
+    if gang.is_being_deleted:
+        return SubmissionState.DELETING
+    if gang.is_ending_by_stop:
+        return SubmissionState.FAILED
+    return _STATE_OF.get(phase_of(gang), SubmissionState.IN_PROGRESS)
+
+
+def _rows(snapshot: GangSnapshot, now: datetime) -> tuple[RankRow, ...]:
+    rows = build_rows(snapshot.pods or (), snapshot.known_outcomes or (), now)
+    if snapshot.observation.wait.cause is not WaitCause.STOPPED:
+        return tuple(rows)
+    return tuple(replace(row, tone=Tone.QUIET) if row.tone is Tone.BAD else row for row in rows)  # none is the cause
+
+
+def _states(snapshot: GangSnapshot, rows: Sequence[RankRow]) -> dict[str, int]:
+    if snapshot.is_whole:
+        is_over = snapshot.phase in FINAL_PHASES
+        return dict(count_by_state(rows, ranks=snapshot.gang.ranks, is_over=is_over))
+    status = snapshot.gang.status
+    with_pods = status.active + status.succeeded + status.failed + status.terminating
+    counts = {
+        "failed": status.failed,
+        "waiting or starting": max(0, status.active - status.ready),
+        "running": status.ready,
+        "terminating": status.terminating,
+        "succeeded": status.succeeded,
+        WITHOUT_POD: max(0, snapshot.gang.ranks - with_pods),
+    }
+    return {state: number for state, number in counts.items() if number}
+
+
+def _history(report: SupervisorReport, restarts_max: int | None, event: GangEvent | None) -> dict[str, Any]:
+    """Return progress and restarts, by the event of the end if it has them."""
+    if event is not None and event.restarts_total is not None:
+        report = SupervisorReport(restarts=event.restarts, total=event.restarts_total, progress=event.progress)
+    return {
+        "restarts": report.restarts,
+        "restarts_total": report.total,
+        "restarts_max": restarts_max,
+        "progress": report.progress,
+        "time_use": event.time_use if event is not None else None,
+    }
+
+
+def _row_of_end(end: RankEnd, *, follows: bool) -> RankRow:
+    known = {name: value for name, value in asdict(end).items() if name != "seconds"}
+    return replace(outcome_row(Outcome(uid="", **known), follows=follows), seconds=end.seconds)
+
+
+def with_end(view: GangView, end: GangView) -> GangView:
+    """Return the view of a gang of which only the Jobs were read, with what its task was told at the end.
+
+    A Job that has not ended was read before the task was told.
+    """
+    if view.state is SubmissionState.IN_PROGRESS:
+        return with_fields(end, source=view.source)
+    told = ["notes", "restarts", "restarts_total", "progress", "time_use"]
+    told += ["category", "summary", "remedy", "code"] if view.category == Category.UNKNOWN else []
+    return with_fields(view, times=end.times | view.times, **{name: getattr(end, name) for name in told})
