@@ -9,7 +9,6 @@ takes the pictures of page and tab while they do, and then that of the log of th
 from __future__ import annotations
 
 import argparse
-import socket
 import urllib.parse
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 DAG, TASK = "simulate_heat_gangs", "simulate"
 POINTS = 90
-"""How finely the example simulates, so that gangs wait until their triggerer has written which gangs it follows."""
+"""How finely the example simulates, so that gangs wait while the pictures are taken."""
 WAITS = "Insufficient"
 OTHER_DAGS = ("count_visitors_gang", "sweep_digits_gangs", "solve_poisson_gang")
 WIDTH, HEIGHT, PAGE_HEIGHT = 1500, 700, 1000
@@ -48,7 +47,7 @@ def main() -> None:
     run = api.trigger(DAG, points=POINTS)
     with _logged_in(url, token, height=PAGE_HEIGHT) as browser:
         browser.go(f"{url}/plugin/gangs")
-        _take(browser, "Gangs", options.folder / "gangs-page.png", WAITS, socket.gethostname())
+        _take(browser, "Gangs", options.folder / "gangs-page.png", WAITS)
         _open_waiting_tab(browser)
         _take(browser, "Gang", options.folder / "gang-tab.png", WAITS)
     for each in (run, *others):
