@@ -298,8 +298,8 @@ class History:
         return {change.uid for change in self.of(PODS, gang=gang)}
 
     def job(self, gang: str) -> Obj:
-        """Return the Job as it was last."""
-        return self.of(JOBS, gang=gang)[-1].obj
+        """Return the main Job as it was last. A gang with roles has other Jobs, too."""
+        return [change.obj for change in self.of(JOBS, gang=gang) if change.obj["metadata"]["name"] == gang][-1]
 
     @property
     def digests(self) -> list[str]:
