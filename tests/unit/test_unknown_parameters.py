@@ -1,7 +1,10 @@
-"""A parameter that an operator does not have is answered by what to write instead."""
+"""Parameters of users: what is documented of each, and what answers one that an operator does not have."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -9,7 +12,9 @@ from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperato
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk import DAG, BaseOperator
 
-from airflow_provider_gangjobs.decorators.gang_job import gang_job_task
+from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs
+from airflow_provider_gangjobs.decorators.gang_job import GangJobDecoratedOperator, gang_job_task
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.unknown_parameters import (
@@ -20,6 +25,8 @@ from airflow_provider_gangjobs.parameters.unknown_parameters import (
     POD_FIELDS,
     parameters_of,
 )
+
+# -- A parameter that an operator does not have is answered by what to write instead ---------------------------------
 
 OURS = parameters_of(GangJobOperator)
 THEIRS = (parameters_of(KubernetesPodOperator) | parameters_of(KubernetesJobOperator)) - OURS
@@ -97,3 +104,38 @@ def test_other_type_errors_of_airflow_stay() -> None:
 
 def test_parameters_of_every_operator_are_known() -> None:
     assert parameters_of(BaseOperator) <= OURS
+
+
+# -- The docstrings of the public classes document every parameter ---------------------------------------------------
+
+
+def documented(item: Any) -> list[str]:
+    return re.findall(r"^ *:param (\w+):", inspect.getdoc(item) or "", re.MULTILINE)
+
+
+def documented_parameters_of(function: Any) -> list[str]:
+    return [name for name in inspect.signature(inspect.unwrap(function)).parameters if name != "self"]
+
+
+@pytest.mark.parametrize(
+    ("item", "parameters"),
+    [
+        (GangJobOperator, documented_parameters_of(GangJobOperator.__init__)),
+        (GangJobDecoratedOperator, documented_parameters_of(GangJobDecoratedOperator.__init__)),
+        (gang_job_task, documented_parameters_of(gang_job_task)),
+        (TriggerArgs, [field.name for field in fields(TriggerArgs)]),
+        (SelectionArgs, [field.name for field in fields(SelectionArgs)]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_docstring_documents_each_parameter_in_order(item: Any, parameters: list[str]) -> None:
+    assert documented(item) == parameters
+
+
+def test_docstring_marks_the_templated_parameters() -> None:
+    entries = re.split(r"^ *:param ", inspect.getdoc(GangJobOperator) or "", flags=re.MULTILINE)[1:]
+    marked = {
+        entry.partition(":")[0] for entry in entries if entry.partition("\n\n")[0].rstrip().endswith("(templated)")
+    }
+
+    assert marked == {"resources" if name == "rank_resources" else name for name in GangJobOperator.template_fields}
