@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
+from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, NotFound, ReplyLost
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP, Resource
 
@@ -37,6 +37,21 @@ if TYPE_CHECKING:
 REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
+
+
+async def is_allowed(client: Client, verb: str, resource: Resource, namespace: str | None = None) -> bool | None:
+    """Return whether the client may send a request, or `None` if this is unknown.
+
+    A server without reviews, such as the sandbox, has no rights and allows everything.
+
+    :param namespace: The namespace of the objects. By default all namespaces.
+    """
+    try:
+        return await review(client, verb, resource.group, resource.plural, namespace)
+    except NotFound:
+        return True
+    except ClusterError:
+        return None
 
 
 async def review(client: Client, verb: str, group: str, plural: str, namespace: str | None) -> bool:

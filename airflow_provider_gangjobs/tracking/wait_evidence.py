@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import Answer, cached_read, loop_local
 from airflow_provider_gangjobs.cluster.resources import CLAIMS, EVENTS, JOBS, NODES, PODS
+from airflow_provider_gangjobs.cluster.served_resources import is_allowed
 from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand, NodeView, PodUse
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.category import Category
@@ -112,19 +113,17 @@ async def recent_cluster_use(client: Client) -> ClusterUse | None:
 
 
 async def _read(client: Client) -> Answer[ClusterUse | None]:
-    try:
-        nodes = [node async for page in client.list_views(NodeView, NODES) for node in page]
-    except Forbidden:
+    if not await is_allowed(client, "list", NODES):
         return Answer(None, NOT_ALLOWED_READ_EVERY_S)
-    use, count = ClusterUse(nodes), 0
-    try:
-        async for page in _placed_pods(client):
-            count += len(page)
-            if count > PODS_MAX:
-                return Answer(ClusterUse(nodes, knows_pods=False), READ_EVERY_S)
-            use.add(page)
-    except Forbidden:
+    nodes = [node async for page in client.list_views(NodeView, NODES) for node in page]
+    if not await is_allowed(client, "list", PODS):
         return Answer(ClusterUse(nodes, knows_pods=False), NOT_ALLOWED_READ_EVERY_S)
+    use, count = ClusterUse(nodes), 0
+    async for page in _placed_pods(client):
+        count += len(page)
+        if count > PODS_MAX:
+            return Answer(ClusterUse(nodes, knows_pods=False), READ_EVERY_S)
+        use.add(page)
     return Answer(use, READ_EVERY_S)
 
 
@@ -207,7 +206,7 @@ async def find_claim_problem(
         template = template or (await client.get(JOBS, ref.name, ref.namespace))["spec"]["template"]
         volumes = template["spec"].get("volumes") or ()
         claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim")]
-        with suppress(Forbidden):
+        if claims and await is_allowed(client, "get", CLAIMS, ref.namespace):
             for claim in claims[:claims_max]:
                 try:
                     await client.get(CLAIMS, claim, ref.namespace)

@@ -225,8 +225,8 @@ async def test_log_and_command_say_the_same_reason(
                 line = await gang.line(situation.reason)
                 found, text = await why(tenant, submission, capsys)
 
-    assert found["diagnosis"]["category"] == gang.categories[gang.lines.index(line)] == situation.category
-    assert situation.reason in found["line"]
+    assert found["category"] == gang.categories[gang.lines.index(line)] == situation.category
+    assert situation.reason in found["summary"]
     assert situation.reason in text
     assert situation.remedy in text
     assert tenant.forbidden_requests() == []

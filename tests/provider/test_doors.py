@@ -239,7 +239,9 @@ class Lister:
 
     async def handle(self, request: Request, connection: Connection) -> None:
         *above, resource = request.path.strip("/").split("/")
-        if resource in DISCOVERED:
+        if resource == "selfsubjectaccessreviews":
+            await connection.reply(201, {"status": {"allowed": True}})
+        elif resource in DISCOVERED:
             await connection.reply(200, DISCOVERED[resource])
         elif above[-1:] in (["persistentvolumeclaims"], ["localqueues"]) or resource == "pendingworkloads":
             await connection.reply(404, status(404, "NotFound"))

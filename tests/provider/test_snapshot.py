@@ -130,5 +130,6 @@ def test_snapshot_of_a_gang_that_waits_for_nodes_also_reads_the_cluster(hook: Ga
     ref = submit(hook, NEVER_FITS, key)
 
     counted = wait_for("the words of the scheduler", lambda: hook.call(requests) or None)
-    assert counted.keys() == {"list"}
+    assert counted.keys() == {"list", "create"}
+    assert counted["create"] == 2, "the reviews of two rights"
     hook.delete(ref)

@@ -48,7 +48,7 @@ async def test_quota_that_is_too_small_is_named(tenant: Tenant, queue: str, caps
         async with following(tenant, submission) as gang:
             line = await gang.line("maximum capacity (4)")
             found, text = await why(tenant, submission, capsys)
-    assert (found["diagnosis"]["category"], found["line"]) == ("ExceedsMaxQuota", line)
+    assert (found["category"], f"queued: {found['summary']}") == ("ExceedsMaxQuota", line)
     assert "Correct queue_name or the resources of the gang" in text
     assert tenant.forbidden_requests() == []
 
@@ -68,8 +68,8 @@ async def test_queue_that_is_held_is_named(
             await gang.line(await stop_queue(gang, kueue, queue))
             await gang.line("inactive")
             found, text = await why(tenant, submission, capsys)
-    assert found["diagnosis"]["category"] == "QueueHeld"
-    assert found["line"] in gang.lines
+    assert found["category"] == "QueueHeld"
+    assert f"queued: {found['summary']}" in gang.lines
     assert text.endswith("ask the administrator of the queue.\n")
 
 
@@ -83,7 +83,7 @@ async def test_gang_that_another_one_has_preempted_says_so(
         await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE, queue_priority="large"), "high")
         await gang.line("Preempted")
         found, text = await why(tenant, low, capsys)
-    assert found["diagnosis"]["category"] in {"PreemptedByQueue", "WaitingForQuota"}
+    assert found["category"] in {"PreemptedByQueue", "WaitingForQuota"}
     assert "PreemptedByQueue" in gang.categories
     assert "queue_timeout" in text
 

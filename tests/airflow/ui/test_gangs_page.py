@@ -121,7 +121,7 @@ def test_filters_and_pages_are_in_the_address(many: SharedRuns) -> None:
 def test_gang_that_waits_for_nodes_says_why(many: SharedRuns) -> None:
     many.run(NOT_FOR_READER).wait_for_task("gang", "deferred")
 
-    wait_for_gangs(many, "Insufficient cpu on 2 of 2 nodes", f"?dag={NOT_FOR_READER}")
+    wait_for_gangs(many, "Can never fit on the present nodes", f"?dag={NOT_FOR_READER}")
 
 
 def test_ended_gang_stays_and_a_silent_cluster_is_one_sentence(many: SharedRuns, tmp_path: Path) -> None:
