@@ -35,6 +35,8 @@ class Gate:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._api, name)
+        if not callable(method):
+            return method
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             self.waits.set()

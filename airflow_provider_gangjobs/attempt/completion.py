@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.spec import LogOptions
@@ -253,15 +253,25 @@ class Completion:
         With `max_disruptions`, a gang that is kept is marked: another try would handle it as a failure that no try has
         reported.
         """
-        from airflow_provider_gangjobs.ending.delete_gang import discard
-
         if self.on_finish is OnFinish.DELETE:
-            ref, claim, release_held = self.event.ref, self.gangs.claim, self._log_held_pods() > 0
-            self._call_or_warn(
-                "deleted", lambda service: discard(service.client, ref, claim, release_held=release_held)
-            )
+            release_held = self._log_held_pods() > 0
+            self._call_or_warn("deleted", lambda service: self._delete(service.client, release_held=release_held))
         elif self.max_disruptions and self.event.reason != EXECUTION_TIMEOUT:  # after which a gang may still run
             self._mark_delivered()
+
+    async def _delete(self, client: Client, *, release_held: bool) -> None:
+        """Delete the gang if this try is responsible for it. Its Job stays until the pods are released that are held.
+
+        :param release_held: Some pods of the gang, which has ended, are held.
+        """
+        from airflow_provider_gangjobs.ending.delete import delete, finish_deletion
+        from airflow_provider_gangjobs.jobs.requests import RetryingRequests
+
+        ref, requests = self.event.ref, RetryingRequests(client, self.event.ref.namespace)
+        deletion = await delete(
+            requests, ref, only_if=lambda gang: gang.holds_claim(self.gangs.claim), foreground=release_held
+        )
+        await finish_deletion(client, ref, deletion, release_held=release_held)
 
     def require_success(self) -> None:
         """Return if the gang succeeded. Otherwise clean up and raise. A gang whose state is unknown is left as it is.
@@ -339,29 +349,29 @@ class Completion:
         A fault is logged. The task stays a success.
         """
         clean_up = self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED)
-        self._mark_delivered(release_held=self._log_held_pods() > 0, delete=clean_up)
+        self._mark_delivered(release_held=self._log_held_pods() > 0, deletes=clean_up)
 
-    def _mark_delivered(self, *, release_held: bool = False, delete: bool = False) -> None:
-        from airflow_provider_gangjobs.ending.delete_gang import deliver
+    def _mark_delivered(self, *, release_held: bool = False, deletes: bool = False) -> None:
+        from airflow_provider_gangjobs.ending.deliver import deliver
 
         event, claim = self.event, self.gangs.claim
         version = event.job_version if event.claim == claim else ""
         self._call_or_warn(
             "delivered",
             lambda service: deliver(
-                service.client, event.ref, claim, release_held=release_held, delete=delete, version=version
+                service.client, event.ref, claim, release_held=release_held, deletes=deletes, version=version
             ),
         )
 
     def _release_held_pods(self) -> None:
         """Release pods whose outcome could not be recorded, because no process will record the outcome later."""
-        from airflow_provider_gangjobs.ending.release import release_pods
+        from airflow_provider_gangjobs.ending.release import release_gang
 
         if self._log_held_pods():
             ref = self.event.ref
             self._call_or_warn(
                 "released",
-                lambda service: release_pods(service.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid),
+                lambda service: release_gang(service.client, ref),
             )
 
     def _log_held_pods(self) -> int:
@@ -393,12 +403,12 @@ def hand_over_accepted(gangs: TaskGangs, ref: GangRef, ti: Any) -> None:
 
     :param ti: The task instance of the context.
     """
-    from airflow_provider_gangjobs.jobs.claim import hand_over
+    from airflow_provider_gangjobs.ending.deliver import hand_over
 
     if not _is_accepted(ti, ref, gangs.log):
         return
     try:
-        handed_over = gangs.call(lambda service: hand_over(service.client, ref, gangs.claim, at=datetime.now(UTC)))
+        handed_over = gangs.call(lambda service: hand_over(service.client, ref, gangs.claim))
     except (ClusterError, GangJobError) as error:
         gangs.log.warning("The claim of gang %s could not be given up: %s", ref, error)
         return

@@ -227,7 +227,7 @@ def collect_sample(waiting: int) -> Sample:
         counters |= {CounterKey(f"requests.{verb}", source): count for verb, count in client.requests.items()}
     counters |= {CounterKey(DIAGNOSES, category=category): n for category, n in loop_local(_diagnoses).items()}
     counters |= {CounterKey(f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
-    counters |= {CounterKey(f"sweep.{name}"): count for name, count in sweep_totals().statistics().items()}
+    counters |= {CounterKey(f"sweep.{name}"): count for name, count in sweep_totals().items()}
     gauges = {"triggers": waiting, "harvest.backlog": harvest.backlog, **_informer_gauges(statistics.values())}
     progress: dict[tuple[str, str], float] = {}
     for dag_id, task_id, percent in loop_local(_progress).values():

@@ -234,10 +234,10 @@ class TaskGangs:
         """Return the gangs of this try that still run. `None` if the cluster could not be read."""
 
         async def find(service: GangService) -> list[StoredGang]:
-            from airflow_provider_gangjobs.ending.kill import live_attempts
+            from airflow_provider_gangjobs.ending.of_task import live_gangs
 
             namespace = self.namespace or service.namespace
-            return await live_attempts(service.client, self.key, self.claim, namespace=namespace)
+            return await live_gangs(service.client, self.key, self.claim, namespace=namespace)
 
         return self._read(find, "which gangs of the task run")
 
@@ -269,7 +269,7 @@ class TaskGangs:
 
         async def act(service: GangService) -> None:
             # Imported on the loop, because a signal handler may have interrupted an import of the main thread.
-            from airflow_provider_gangjobs.ending.kill import end_live_gangs
+            from airflow_provider_gangjobs.ending.of_task import end_live_gangs
 
             client, namespace = service.client, self.namespace or service.namespace
             async with asyncio.timeout(timeout_s):

@@ -67,7 +67,7 @@ def cancel(options: argparse.Namespace) -> int:
 
     ref, is_done = run_on_cluster(options, stop)
     if not is_done:
-        raise CommandError(f"{ref}: the Job was deleted meanwhile")
+        raise CommandError(f"{ref}: it has ended or was deleted meanwhile")
     print(f"{ref} cancelled: its pods end, and its Job stays")
     return 0
 
@@ -115,13 +115,12 @@ def configure_tidy(parser: argparse.ArgumentParser) -> None:
 
 def tidy(options: argparse.Namespace) -> int:
     """Tidy once and return 0, or 1 if something could not be done."""
-    from airflow_provider_gangjobs.ending.submissions import CleanupAction
     from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 
     tidied, swept = run_on_cluster(options, lambda gangs: _tidy(gangs, options))
     would = "would " if options.dry_run else ""
     for ref, action in tidied.gangs.items():
-        is_left = action is CleanupAction.LEAVE  # the patch or the deletion came too late
+        is_left = action is SweepAction.LEAVE  # the patch or the deletion came too late
         why = "it has changed or was deleted in the meantime" if is_left else "its submission is incomplete"
         print(f"{ref}: {would}{action}, because {why}")
     for gang in swept:

@@ -1,15 +1,15 @@
 """Release pods: remove the harvest finalizer from them, with one patch for each pod and many patches at once.
 
 The pod's uid is a precondition of the patch, so a new pod of the same name is not touched. A pod that does not exist
-counts as released. Nothing is recorded here: the harvest records outcomes before it calls `release_all`, and outcomes
-that no ledger has are lost by the other functions.
+counts as released. Nothing is recorded here: the harvest records outcomes before it calls `release`, and outcomes that
+no ledger has are lost by the other functions, which choose the pods for `release`:
 
-| function | for |
+| function | pods |
 |---|---|
-| `release_all` | pods that the caller has chosen |
-| `release_pods` | a gang that is over and that nobody follows; a namespace or a cluster, to uninstall the provider |
-| `drain_pods` | a gang that was just deleted or stopped, whose pods may still be created |
-| `release_and_count_running` | an earlier attempt, for whose pods the next one waits |
+| `release_gang` | those of a Job now: nobody follows its gang, which is over |
+| `drain_pods` | those of a Job until it gets no other pod, because its gang was just deleted or stopped |
+| `count_running` | those of an earlier attempt, for whose end the next one waits, if its Job is gone or going |
+| `release_everywhere` | those of a namespace or of a cluster, to uninstall the provider |
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Inv
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
-from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked, owner_uid
+from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked
 from airflow_provider_gangjobs.jobs.requests import get_main_job, list_pods
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 log = logging.getLogger(__name__)
 
@@ -56,41 +57,43 @@ QUIET_S: Final = 10.0
 """The Job controller creates 500 pods in one go, at intervals far below a second."""
 
 
-async def release_all(
+async def release(
     client: Client,
     pods: Sequence[PodView],
-    done: Callable[[PodView, ClusterError | None], None],
+    done: Callable[[PodView, ClusterError | None], None] = lambda pod, error: None,
     *,
     is_stopped: Callable[[], bool] = lambda: False,
-) -> None:
+) -> ReleaseReport:
     """Release pods. A pod that fails does not stop the others.
 
     :param done: Called with each pod when it is released, or with the error.
     :param is_stopped: No further release is started when this returns true.
     """
     left: Iterator[PodView] = takewhile(lambda _: not is_stopped(), pods)
-    of_all_gangs = loop_local(_in_flight)
+    of_all_gangs, report = loop_local(_in_flight), ReleaseReport(len(pods))
 
     async def release_next() -> None:
         for pod in left:
+            error: ClusterError | None = None
             try:
                 async with of_all_gangs:
-                    await release_pod(client, pod)
-            except ClusterError as error:
-                done(pod, error)
-            else:
-                done(pod, None)
+                    await _release_pod(client, pod)
+            except ClusterError as failed:
+                error = failed
+            report.count(pod, error)
+            done(pod, error)
 
     async with asyncio.TaskGroup() as group:
         for number in range(min(PATCHES_IN_FLIGHT_MAX, len(pods))):
             group.create_task(release_next(), name=f"release-{number}")
+    return report
 
 
 def _in_flight() -> asyncio.Semaphore:
     return asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
 
 
-async def release_pod(client: Client, pod: PodView) -> None:
+async def _release_pod(client: Client, pod: PodView) -> None:
     """Remove the finalizer from this pod, unless the pod does not exist. Safe to repeat.
 
     Raises:
@@ -134,25 +137,41 @@ class ReleaseReport:
     """Result of a release."""
 
     pods: int = 0
-    """Number of pods that were listed."""
+    """Number of pods that were given or listed."""
     released: int = 0
     failed: int = 0
     """Number of pods that may still be held."""
     failures: list[str] = field(default_factory=list)
     """`namespace/name: error` of the first `FAILURES_SHOWN_MAX` failures."""
 
+    def count(self, pod: PodView, error: ClusterError | None) -> None:
+        """Count a pod that was released, or that could not be released because of an error."""
+        if error is None:
+            self.released += 1
+            return
+        self.failed += 1
+        if len(self.failures) < FAILURES_SHOWN_MAX:
+            self.failures.append(f"{pod.metadata.namespace}/{pod.metadata.name}: {error}")
 
-async def release_pods(
-    client: Client, *, namespace: str | None = None, gang: str | None = None, job_uid: str | None = None
-) -> ReleaseReport:
-    """Release the pods of one gang, of a namespace, or of the whole cluster. Running pods are released too.
+
+async def release_gang(client: Client, ref: GangRef) -> tuple[list[PodView], ReleaseReport]:
+    """Release the pods of a Job that exist now, also those that run. Return the pods as they were, and the result.
+
+    Raises:
+        ClusterError: The pods could not be listed.
+    """
+    pods = await list_pods(client, ref)
+    return pods, await release(client, [pod for pod in pods if is_held(pod)])
+
+
+async def release_everywhere(client: Client, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
+    """Release the pods of a namespace, or of the whole cluster. Running pods are released too.
 
     The function is safe to repeat, to run at any time, and to run several times at once. If a pod cannot be released,
     the function continues with the other pods.
 
     :param namespace: Release pods of this namespace only; `None` for all namespaces.
     :param gang: Release pods of the gang with this Job name only. It needs `namespace`.
-    :param job_uid: Release pods of the Job with this UID only. Another Job may have the name of a deleted Job.
 
     Raises:
         ClusterError: The pods could not be listed.
@@ -166,24 +185,11 @@ async def release_pods(
     async with aclosing(pages):
         async for page in pages:
             total.pods += len(page)
-            held = [pod for pod in page if is_held(pod) and job_uid in (None, owner_uid(pod))]
-            await _release_page(client, held, total)
+            await release(client, [pod for pod in page if is_held(pod)], total.count)
     return total
 
 
-async def _release_page(client: Client, pods: list[PodView], total: ReleaseReport) -> None:
-    def count(pod: PodView, error: ClusterError | None) -> None:
-        if error is None:
-            total.released += 1
-            return
-        total.failed += 1
-        if len(total.failures) < FAILURES_SHOWN_MAX:
-            total.failures.append(f"{pod.metadata.namespace}/{pod.metadata.name}: {error}")
-
-    await release_all(client, pods, count)
-
-
-async def drain_pods(client: Client, ref: GangRef, *, may_get_pods: bool = True, roles: Collection[str] = ()) -> bool:
+async def drain_pods(client: Client, ref: GangRef, ended: StoredGang | None) -> bool:
     """Release the pods of a gang that was deleted or stopped, until no pod is held and no other pod is to be expected.
 
     The Job controller works on one Job in one thread. When it removes its own finalizer from the pods of a deleted Job,
@@ -191,11 +197,12 @@ async def drain_pods(client: Client, ref: GangRef, *, may_get_pods: bool = True,
     until no new pod has appeared for `QUIET_S`. The function is safe to repeat and to run several times at once. After
     an error of the API server, the function tries again.
 
-    :param may_get_pods: The Job controller may be about to create pods. Otherwise each pod is released once.
-    :param roles: The names of the roles of the gang. The Job controller works on the Job of each role for itself.
+    :param ended: The gang as it was before; `None` if its Job was gone. If the Job controller could not create pods
+        then, each pod is released once.
     :return: False if pods may still be held after `DRAIN_WITHIN_S`. The Job of a gang that was deleted in the
         foreground then stays, and the next submission of its task, or `gangjobs release`, releases the pods.
     """
+    may_get_pods, roles = ended is not None and _may_get_pods(ended), ended.role_names if ended is not None else ()
     clock = client.clock
     began = quiet_since = clock.monotonic()
     backoff = Backoff(clock, base_s=DRAIN_PAUSE_BASE_S, cap_s=DRAIN_PAUSE_CAP_S)
@@ -203,10 +210,7 @@ async def drain_pods(client: Client, ref: GangRef, *, may_get_pods: bool = True,
     unnoticed: set[str | None] = {*roles} or {None}
     while True:
         try:
-            pods = await list_pods(client, ref)
-            held = [pod for pod in pods if is_held(pod)]
-            report = ReleaseReport()
-            await _release_page(client, held, report)
+            pods, report = await release_gang(client, ref)
         except ClusterError as error:
             log.info("Gang %s: its pods could not be listed to release them: %s", ref, error)
         else:
@@ -215,8 +219,8 @@ async def drain_pods(client: Client, ref: GangRef, *, may_get_pods: bool = True,
             if not report.failed and not (may_get_pods and unnoticed):
                 return True
             now = clock.monotonic()
-            quiet_since = now if held else quiet_since
-            if not held and now - quiet_since >= QUIET_S:
+            quiet_since = now if report.pods else quiet_since
+            if not report.pods and now - quiet_since >= QUIET_S:
                 return True
         pause_s = backoff.next()
         if clock.monotonic() + pause_s - began > DRAIN_WITHIN_S:
@@ -225,7 +229,15 @@ async def drain_pods(client: Client, ref: GangRef, *, may_get_pods: bool = True,
         await clock.sleep(pause_s)
 
 
-async def release_and_count_running(client: Client, ref: GangRef) -> int:
+def _may_get_pods(gang: StoredGang) -> bool:
+    """Return whether the Job controller may be about to create pods of a gang that was ended in this version.
+
+    The Jobs of the other roles of a gang are started before the main Job.
+    """
+    return not gang.is_ended and (not gang.is_suspended or gang.has_roles)
+
+
+async def count_running(client: Client, ref: GangRef) -> int:
     """Return how many pods of a gang that is over have not ended.
 
     If the Job is gone or is being deleted, the held pods are released: nobody records their outcomes any more.
@@ -234,7 +246,8 @@ async def release_and_count_running(client: Client, ref: GangRef) -> int:
         ClusterError: The Job or the pods could not be read.
     """
     job = await get_main_job(client, ref)
-    pods = await list_pods(client, ref)
     if job is None or job.is_being_deleted:
-        await _release_page(client, [pod for pod in pods if is_held(pod)], ReleaseReport())
+        pods, _ = await release_gang(client, ref)
+    else:
+        pods = await list_pods(client, ref)
     return sum(not has_ended(pod) for pod in pods)

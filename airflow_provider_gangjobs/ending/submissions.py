@@ -6,16 +6,17 @@ Job have a fixed order, so that after a crash at any point the next deletion fin
 1. Stop the gang, if it has not ended.
 2. Remove the provider's finalizer from the pods, until no pod has it and the pods of a stopped gang have ended.
 3. Delete the objects of the submission: groups, Service, files, ledger. Or delete the Job, which owns these objects.
-4. Label a Job that is kept as dropped. From then on the id is free.
+4. Mark a Job that is kept as delivered, give its claim up, and label it as dropped. From then on the id is free.
+   Lists of submissions select by the label, because they are pages, and the API server selects by labels only.
 
 A half-submitted gang is completed or removed. Its suspended Job has no deadline and no time to live, so without the
 cleanup it would stay forever. The cleanup may run anywhere, at any time, and twice at once. Each of its actions begins
 with a patch that the server applies only if the Job has not changed since the cleanup read it. So a submitter that
 continues in the meantime wins, and the cleanup changes no gang that runs.
 
-The rule is `must_be_removed`. A half-submitted gang of a task is removed, because nobody waits for it: the next try of
-the task submits a complete gang. A half-submitted gang of a chosen id is started if all its objects exist and its roles
-are not the Jobs of a JobSet, because its client may still ask for the id. Otherwise the gang is removed.
+A half-submitted gang of a task is removed, because nobody waits for it: the next try of the task submits a complete
+gang. A half-submitted gang of a chosen id is started if all its objects exist and its roles are not the Jobs of a
+JobSet, because its client may still ask for the id. Otherwise the gang is removed.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
-from airflow_provider_gangjobs.ending.release import release_pods
+from airflow_provider_gangjobs.ending.delete import delete
+from airflow_provider_gangjobs.ending.deliver import delivery
+from airflow_provider_gangjobs.ending.release import release_gang
+from airflow_provider_gangjobs.ending.stop import continue_stop, stop
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.submission import DELETION
 from airflow_provider_gangjobs.gang.identity import (
@@ -47,12 +49,13 @@ from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.schedulers.external import find_scheduler
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
-from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup, needs_finish, stop_patch
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, state_of
+from airflow_provider_gangjobs.gang.state.pods import is_terminal
+from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_DELETION_OF_SUBMISSION
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.jobs.requests import RetryingRequests, end_roles, finish_stopped, list_pods, start_role
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, start_role
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
 
 if TYPE_CHECKING:
@@ -109,17 +112,14 @@ async def delete_submission(
 async def _stop_and_release(client: Client, requests: RetryingRequests, gang: StoredGang, timeout_s: float) -> None:
     """Stop a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
     ref, is_unfinished = gang.ref, not gang.is_ended
-    if state_of(gang) is SubmissionState.IN_PROGRESS:
-        await requests.jobs(ref).stop(gang, BY_DELETION_OF_SUBMISSION)
-    if is_unfinished and gang.has_roles:
-        await end_roles(requests, ref)
+    if is_unfinished and not await stop(requests, ref, BY_DELETION_OF_SUBMISSION, only_if=is_live, seen=gang):
+        await continue_stop(requests, gang)
     deadline = requests.clock.monotonic() + timeout_s
     backoff = requests.backoff()
     while True:
-        await release_pods(client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
         # A Job of the same name that was deleted may have left pods: they are not those of this submission.
-        pods = await requests.retry(partial(list_pods, client, ref))
-        if not any(is_held(pod) or (is_unfinished and not is_terminal(pod)) for pod in pods):
+        pods, report = await requests.retry(partial(release_gang, client, ref))
+        if not report.failed and not (is_unfinished and any(not is_terminal(pod) for pod in pods)):
             return
         if requests.clock.monotonic() >= deadline:
             cause = f"Some pods still ran, or could not be released, after {timeout_s:g} s"
@@ -132,7 +132,7 @@ async def _stop_and_release(client: Client, requests: RetryingRequests, gang: St
 
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
-    deletion = await delete_job_if(requests, ref, lambda gang: state_of(gang) is not SubmissionState.IN_PROGRESS)
+    deletion = await delete(requests, ref, only_if=lambda gang: not is_live(gang))
     if deletion.kept is not None:
         cause = "The Job was started again in the meantime"
         advice = "Delete the submission again"
@@ -140,16 +140,15 @@ async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
 
 
 async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) -> None:
-    """Delete the provider's objects that exactly this Job owns, then let the Job fail, and label it as dropped."""
+    """Delete the provider's objects that exactly this Job owns. Then deliver the gang to nobody, and drop its Job."""
     name, uid = gang.ref.name, gang.ref.uid
     for resource in (*groups_of(gang), SERVICES):
         await requests.retry(partial(_delete_owned, requests, resource, name, uid), after_conflict=True)
     for config_map in await requests.list(CONFIGMAPS, gang_selector(name)):
         delete_config_map = partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid)
         await requests.retry(delete_config_map, after_conflict=True)
-    if needs_finish(gang):
-        await finish_stopped(requests.client, gang.ref, clock=requests.clock)
-    await requests.jobs(gang.ref).patch({"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+    marks = delivery(requests.client, is_kept=True, is_given_up=True)
+    await requests.patch_job(gang.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}, "annotations": marks}})
 
 
 async def _delete_owned(requests: RetryingRequests, resource: Resource, name: str, uid: str) -> None:
@@ -170,20 +169,12 @@ def groups_of(gang: StoredGang) -> tuple[Resource, ...]:
 log = logging.getLogger(__name__)
 
 
-class CleanupAction(StrEnum):
-    """What the cleanup does with a Job."""
-
-    LEAVE = "leave"
-    COMPLETE = "complete"
-    REMOVE = "remove"
-
-
 @dataclass(frozen=True)
 class CleanupReport:
     """The result of a cleanup."""
 
     looked_at: int = 0
-    gangs: dict[GangRef, CleanupAction] = field(default_factory=dict)
+    gangs: dict[GangRef, SweepAction] = field(default_factory=dict)
     """The action for each half-submitted gang. After a dry run, the planned action."""
     failures: dict[GangRef, str] = field(default_factory=dict)
     """The gangs that could not be cleaned up, and why. The next cleanup tries again."""
@@ -196,10 +187,10 @@ def is_half_submitted(job: StoredGang, *, now: datetime, older_than: timedelta) 
     if state_of(job) is SubmissionState.STOPPED:
         return is_stopped_by_cleanup(job)
     assert job.created_at is not None, "a stored Job has a creation time"
-    return state_of(job) is SubmissionState.IN_PROGRESS and now - job.created_at >= older_than
+    return is_live(job) and now - job.created_at >= older_than
 
 
-def must_be_removed(job: StoredGang) -> bool:
+def _must_be_removed(job: StoredGang) -> bool:
     """Return whether a half-submitted gang is removed even if all its objects exist.
 
     Nobody waits for the gang of a task. The UIDs of the Jobs of a JobSet are noted by the last step of a submission.
@@ -207,7 +198,7 @@ def must_be_removed(job: StoredGang) -> bool:
     return job.task is not None or job.has_job_set or state_of(job) is SubmissionState.STOPPED
 
 
-def required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
+def _required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
     """Return the objects that must exist before a Job may run, as resource and name.
 
     :param pod: The spec of the Job's pods.
@@ -254,19 +245,19 @@ async def clean_up_half_submitted(
         ref = job.ref
         requests = RetryingRequests(client, ref.namespace)
         try:
-            is_removed = must_be_removed(job) or await _is_incomplete(requests, job, stored)
-            action = CleanupAction.REMOVE if is_removed else CleanupAction.COMPLETE
-            done = dry_run or await _HANDLERS[action](requests, stored)
+            is_removed = _must_be_removed(job) or await _is_incomplete(requests, job, stored)
+            done = dry_run or await (_remove if is_removed else _complete)(requests, stored)
         except ClusterError as error:
             report.failures[ref] = str(error)
         else:
-            report.gangs[ref] = action if done else CleanupAction.LEAVE
+            action = SweepAction.REMOVE if is_removed else SweepAction.COMPLETE
+            report.gangs[ref] = action if done else SweepAction.LEAVE
             log.info("Cleanup of half-submitted gang %s: %s", ref, report.gangs[ref])
     return report
 
 
 async def _is_incomplete(requests: RetryingRequests, job: StoredGang, stored: Object) -> bool:
-    for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
+    for resource, name in _required_objects(job, stored["spec"]["template"]["spec"]):
         one = await requests.find(resource, name)
         is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)
         if one is None or not (is_shared or is_owned_by(one["metadata"], job.ref.uid)):
@@ -284,15 +275,12 @@ async def _complete(requests: RetryingRequests, stored: Object) -> bool:
 
 async def _remove(requests: RetryingRequests, stored: Object) -> bool:
     job = read_job(stored)
-    # The Job is stopped first. A submitter that continues with this Job finds it stopped. A submitter that was faster
-    # has changed the Job, and then this patch does not apply.
-    is_stopped = state_of(job) is SubmissionState.STOPPED or await patch_unchanged(
-        requests.client, JOBS, stored["metadata"], stop_patch(BY_CLEANUP, job)
-    )
-    if is_stopped and job.has_roles:
-        # The Jobs of the other roles may have been started, and their pods keep the first Job until they are released.
-        await end_roles(requests, job.ref)
-    return is_stopped and (await delete_job_if(requests, job.ref, lambda _: True)).deleted is not None
 
+    def is_unchanged(gang: StoredGang) -> bool:
+        return gang.view.metadata.resource_version == job.view.metadata.resource_version
 
-_HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}
+    # The gang is stopped first. A submitter that continues with this Job finds it stopped. A submitter that was faster
+    # has changed the Job, and then the gang is left alone. The Jobs of the other roles may have been started, and their
+    # pods keep the first Job until they are released.
+    is_stopped = await stop(requests, job.ref, BY_CLEANUP, only_if=is_unchanged, seen=job, pauses_s=())
+    return is_stopped and (await delete(requests, job.ref)).deleted is not None

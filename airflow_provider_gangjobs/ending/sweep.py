@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.delete_gang import delete_job_if, release_deleted
-from airflow_provider_gangjobs.ending.release import release_pods
+from airflow_provider_gangjobs.ending.delete import delete, finish_deletion
+from airflow_provider_gangjobs.ending.deliver import mark_delivered
+from airflow_provider_gangjobs.ending.release import release
+from airflow_provider_gangjobs.ending.stop import finish_stop
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
-from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
@@ -47,11 +48,9 @@ from airflow_provider_gangjobs.gang.state.ownership import (
 )
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, gang_ref_of, has_ended, is_held
-from airflow_provider_gangjobs.jobs.claim import is_gone, patch_claimed
-from airflow_provider_gangjobs.jobs.requests import RetryingRequests, finish_stopped
-from airflow_provider_gangjobs.kube.names import annotation_pointer
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
 from airflow_provider_gangjobs.kube.views import JobView, PodView
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH, LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -125,39 +124,28 @@ async def _do(client: Client, gang: SweptGang, follow: Callable[[GangRef], Await
             await follow(job.ref)
         return True
     if action is SweepAction.MARK_DELIVERED:
-        return await _mark_delivered(client, job)
+        # A user may have marked the task as successful, so it is not certain that anybody has the results.
+        return await mark_delivered(client, job.ref, job.claim or "", is_kept=True) is not None
     if action is SweepAction.FINISH:
-        return await finish_stopped(client, job.ref, clock=client.clock)
+        return await finish_stop(client, job.ref)
 
     def is_still_so(stored: StoredGang) -> bool:
         return stored.claim == job.claim and decide_sweep(stored, gang.facts).action is action
 
-    deletion = await delete_job_if(RetryingRequests(client, job.ref.namespace), job.ref, is_still_so)
+    deletion = await delete(RetryingRequests(client, job.ref.namespace), job.ref, only_if=is_still_so)
     if deletion.deleted is not None:
-        await release_deleted(client, job.ref, deletion)
+        await finish_deletion(client, job.ref, deletion)
     return deletion.deleted is not None
-
-
-async def _mark_delivered(client: Client, job: StoredGang) -> bool:
-    """Mark the gang as delivered if its claim has not changed, and keep its Job.
-
-    A user may have marked the task as successful, so it is not certain that anybody has the results.
-    """
-    values = {
-        annotation_pointer(ANNOTATION_DELIVERED): client.server_clock.now().isoformat(timespec="seconds"),
-        annotation_pointer(ANNOTATION_ON_FINISH): OnFinish.KEEP.value,
-    }
-    return await patch_claimed(client, job.ref, job.claim or "", values) is not None
 
 
 async def _release_if_gone(client: Client, ref: GangRef, pods: Sequence[PodView]) -> bool:
     """Release the pods of a Job that does not exist, and log their outcomes. Returns false if the Job exists."""
-    if not await is_gone(client, ref):
+    if await get_main_job(client, ref) is not None:
         return False
     # The ledger is deleted with the Job, so the log is the only place that is left for the outcomes.
     outcomes = failures_first((outcome_of(pod, ended=has_ended(pod)) for pod in pods), OUTCOMES_LOGGED_MAX)
     log.warning("Gang %s: its Job is gone. Outcomes of its %d held pods:\n%s", ref, len(pods), format_table(outcomes))
-    await release_pods(client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+    await release(client, pods)
     return True
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
@@ -29,47 +28,25 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 
-class SweepCounter(StrEnum):
-    """The counters. None of them ever decreases."""
-
-    LOOKS = "looks"
-    """Looks at all gangs of a namespace."""
-    ENDED = "ended"
-    """Live gangs that were ended, because their tasks had ended."""
-    RELEASED = "released"
-    """Gangs whose held pods were released."""
-    DELETED = "deleted"
-    """Delivered Jobs that were deleted by their policy."""
-    DELIVERED = "delivered"
-    """Gangs that were marked as delivered, because Airflow had accepted the success of their tasks."""
-    FINISHED = "finished"
-    """Suspended Jobs of stopped gangs that were made to fail."""
-    FORGOTTEN = "forgotten"
-    """Gangs that had ended and that the informers dropped from memory."""
-    FAILURES = "failures"
-    """Actions and looks that met an error, and are repeated."""
-
-
 _BY_ACTION: Final = {
-    SweepAction.DELETE_LIVE: SweepCounter.ENDED,
-    SweepAction.RELEASE: SweepCounter.RELEASED,
-    SweepAction.DELETE_DELIVERED: SweepCounter.DELETED,
-    SweepAction.MARK_DELIVERED: SweepCounter.DELIVERED,
-    SweepAction.FINISH: SweepCounter.FINISHED,
+    SweepAction.DELETE_LIVE: "ended",
+    SweepAction.RELEASE: "released",
+    SweepAction.DELETE_DELIVERED: "deleted",
+    SweepAction.MARK_DELIVERED: "delivered",
+    SweepAction.FINISH: "finished",
 }
+"""The counter of each action, which counts gangs."""
+COUNTERS: Final = ("looks", *_BY_ACTION.values(), "forgotten", "failures")
+"""Looks at a namespace; the gangs by action; gangs that the informers dropped from memory; errors."""
 
 
-def sweep_totals() -> SweepTotals:
-    """Return the totals of the running loop."""
-    return loop_local(SweepTotals)
+def sweep_totals() -> Counter[str]:
+    """Return the counters of all sweeps of the running loop, also of those that are over. None ever decreases."""
+    return loop_local(_totals)
 
 
-class SweepTotals(Counter[SweepCounter]):
-    """The counters of all sweeps of one event loop, also of those that are over."""
-
-    def statistics(self) -> dict[str, int]:
-        """Return all counters by name."""
-        return {counter.value: self[counter] for counter in SweepCounter}
+def _totals() -> Counter[str]:
+    return Counter(dict.fromkeys(COUNTERS, 0))
 
 
 log = logging.getLogger(__name__)
@@ -126,16 +103,14 @@ class NamespaceSweeper:
                 if not is_synced:
                     continue
                 totals = sweep_totals()
-                totals[SweepCounter.LOOKS] += 1
+                totals["looks"] += 1
                 try:
                     swept = await self.sweep.run(client, NamespaceView.of_informers(jobs, pods))
                     log_swept(swept)
-                    totals.update(
-                        SweepCounter.FAILURES if one.error else _BY_ACTION[one.decision.action] for one in swept
-                    )
+                    totals.update("failures" if one.error else _BY_ACTION[one.decision.action] for one in swept)
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
                     log.exception("The sweep of namespace %s failed, and is repeated", namespace)
-                    totals[SweepCounter.FAILURES] += 1
+                    totals["failures"] += 1
                     continue
                 if self.followed() or self.sweep.has_more:
                     self._idle_since_s = None
@@ -150,4 +125,4 @@ class NamespaceSweeper:
 
     def _forget(self, cluster: str, gang: str) -> None:
         informers().forget(cluster, self.namespace, self.index, gang)
-        sweep_totals()[SweepCounter.FORGOTTEN] += 1
+        sweep_totals()["forgotten"] += 1

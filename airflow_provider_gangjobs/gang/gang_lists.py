@@ -233,11 +233,10 @@ def find_leak(
     since = job.ended_at or job.created_at or now
     if now - since < grace or not job.is_over:
         return None
-    is_of_task = job.task_key is not None and not job.is_dropped
     if held_pods:
         held = f"It is over, and {pluralize(held_pods, 'pod')} {'is' if held_pods == 1 else 'are'} not recorded yet."
         return _leak(LeakKind.HELD_PODS, job, held, since)
-    if is_of_task and job.complete_condition is not None and not job.is_delivered:  # a failure needs none
+    if job.task_key is not None and job.complete_condition is not None and not job.is_delivered:  # a failure needs none
         return _leak(LeakKind.UNDELIVERED, job, "It has succeeded, and Airflow did not get its outcome.", since)
     if not job.is_ended:
         return None

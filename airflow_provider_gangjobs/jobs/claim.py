@@ -7,17 +7,13 @@ the same gang, the second has read what the first has written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.requests import (
-    RestartSubmission,
-    RetryingRequests,
-    extend_time_limits,
-    get_main_job,
-)
-from airflow_provider_gangjobs.kube.names import annotation_pointer
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.jobs.requests import RestartSubmission
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
@@ -27,12 +23,9 @@ from airflow_provider_gangjobs.kube.well_known import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.identity import Claim, GangRef
+    from airflow_provider_gangjobs.gang.identity import Claim
     from airflow_provider_gangjobs.gang.render.placement import TimeLimit
+    from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
 
 
@@ -62,7 +55,7 @@ async def take_claim(
     try:
         gang = await requests.read_gang(stored)
         if is_claimed:  # the process that has taken the claim may not have learned it, or may have stopped after it
-            await extend_time_limits(requests, gang, gang.active_deadline_s if gang.time_limit is not None else None)
+            await _extend_time_limits(requests, gang, gang.active_deadline_s if gang.time_limit is not None else None)
             return stored
         patch = claim_patch(stored, claim, installation=installation)
         limit_patch = limit_patch_on_adoption(gang, limit)
@@ -70,15 +63,27 @@ async def take_claim(
             patch["metadata"]["annotations"] |= limit_patch["metadata"]["annotations"]
             if not gang.has_job_set:
                 patch["spec"] = limit_patch["spec"]
-        claimed = await requests.patch_job(name, patch)
+        claimed = await requests.client.patch(JOBS, name, requests.namespace, patch)
         if gang.has_roles:
             limit_s = limit_patch["spec"]["activeDeadlineSeconds"] if limit_patch else gang.active_deadline_s
-            await extend_time_limits(requests, gang, limit_s)
+            await _extend_time_limits(requests, gang, limit_s)
         return claimed
     except ClusterError as error:
         if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
             raise RestartSubmission(f"Job {name} changed while it was adopted: {error}") from error
         raise
+
+
+async def _extend_time_limits(requests: RetryingRequests, gang: StoredGang, limit_s: int | None) -> None:
+    """Give the Jobs of a gang other than the main Job this time limit, if theirs is shorter. Safe to repeat.
+
+    :param gang: The gang as it was before it was adopted.
+    :param limit_s: The time limit in seconds; `None` for no time limit.
+    """
+    for one in jobs_to_end(gang):
+        own_s = one.spec.active_deadline_seconds
+        if one.metadata.uid != gang.ref.uid and own_s is not None and (limit_s is None or own_s < limit_s):
+            await requests.patch_job(StoredGang(one).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
 
 
 def claim_patch(job: Object, claim: Claim, *, installation: str = "") -> Object:
@@ -101,78 +106,3 @@ def claim_patch(job: Object, claim: Claim, *, installation: str = "") -> Object:
         annotations[ANNOTATION_DELIVERED] = None
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}
     return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
-
-
-async def holds_claim(client: Client, ref: GangRef, claim_id: str) -> bool:
-    """Return whether `claim_id` is responsible for the gang. Returns false if the Job is gone.
-
-    Raises:
-        ClusterError: this is unknown.
-    """
-    job = await get_main_job(client, ref)
-    return job is not None and job.holds_claim(claim_id)
-
-
-async def awaits_delivery(client: Client, ref: GangRef, claim_id: str) -> bool:
-    """Return whether `claim_id` is responsible for the gang, whose outcome was not delivered. False if the Job is gone.
-
-    Raises:
-        ClusterError: this is unknown.
-    """
-    job = await get_main_job(client, ref)
-    return job is not None and job.holds_claim(claim_id) and not (job.is_delivered or job.is_being_deleted)
-
-
-async def is_gone(client: Client, ref: GangRef) -> bool:
-    """Return whether no Job of this uid exists.
-
-    Raises:
-        ClusterError: this is unknown.
-    """
-    return await get_main_job(client, ref) is None
-
-
-async def mark_delivered_by(client: Client, ref: GangRef, claim_id: str, *, at: datetime) -> Object | None:
-    """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
-    mark = {annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
-    return await patch_claimed(client, ref, claim_id, mark)
-
-
-async def hand_over(client: Client, ref: GangRef, claim_id: str, *, at: datetime) -> bool:
-    """Give up the claim of a gang that runs on after its task has succeeded, if `claim_id` holds the claim.
-
-    Nothing that happens to the task instance ends the gang after that. If the gang has ended, the next submission of
-    the task is a new attempt. Returns false if the Job is gone, or another task instance is responsible.
-
-    Raises:
-        ClusterError: it is unknown whether the claim was given up.
-    """
-    values = {
-        annotation_pointer(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds"),
-        annotation_pointer(ANNOTATION_CLAIM): "",
-    }
-    return await patch_claimed(client, ref, claim_id, values) is not None
-
-
-async def patch_claimed(client: Client, ref: GangRef, claim_id: str, values: Mapping[str, Any]) -> Object | None:
-    """Set values of the Job if `claim_id` is responsible for the gang when the server applies the patch.
-
-    Safe to repeat. Returns the Job as the server stored it, or None if the Job is gone or another task instance is
-    responsible.
-
-    :param values: The new values by JSON pointer.
-
-    Raises:
-        ClusterError: it is unknown whether the values are set.
-    """
-    requests = RetryingRequests(client, ref.namespace)
-    expected = {"/metadata/uid": ref.uid, annotation_pointer(ANNOTATION_CLAIM): claim_id}
-    try:
-        return await requests.retry(lambda: requests.patch_job_if(ref.name, expected, values))
-    except NotFound:
-        return None
-    except Invalid:
-        # The server sends the same answer for a failed comparison and for a patch that is invalid for another reason.
-        if await holds_claim(client, ref, claim_id):
-            raise
-        return None

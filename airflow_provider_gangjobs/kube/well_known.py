@@ -24,7 +24,7 @@ LABEL_INSTALLATION: Final = f"{PREFIX}/installation"
 LABEL_PURPOSE: Final = f"{PREFIX}/role"
 """Purpose of an object, one of `ObjectPurpose`. Not on the Job and its pods."""
 LABEL_DROPPED: Final = f"{PREFIX}/dropped"
-"""`true` if the submission was deleted and its Job was kept, for which no task is responsible. On the Job."""
+"""`true` if the submission was deleted and its Job was kept, which lists of submissions leave out. On the Job."""
 
 LABEL_DAG_ID: Final = "dag_id"
 LABEL_TASK_ID: Final = "task_id"

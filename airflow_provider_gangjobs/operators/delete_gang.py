@@ -157,11 +157,11 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         return gangs
 
     async def _wait_for_pods(self, service: GangService, gangs: list[GangRef]) -> None:
-        from airflow_provider_gangjobs.ending.release import release_and_count_running
+        from airflow_provider_gangjobs.ending.release import count_running
 
         client, clock = service.client, service.client.clock
         end = math.inf if self.pods_gone_within_s is None else clock.monotonic() + self.pods_gone_within_s
-        while running := sum([await release_and_count_running(client, ref) for ref in gangs]):
+        while running := sum([await count_running(client, ref) for ref in gangs]):
             if clock.monotonic() >= end:
                 runs = "runs" if running == 1 else "run"
                 cause = f"{pluralize(running, 'pod')} still {runs} after {self.pods_gone_within_s:g} s"

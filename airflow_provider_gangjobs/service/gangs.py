@@ -254,9 +254,9 @@ class GangService(Struct, frozen=True):
 
         For uninstalling. Outcomes that are not recorded yet are lost. Safe to repeat.
         """
-        from airflow_provider_gangjobs.ending.release import release_pods
+        from airflow_provider_gangjobs.ending.release import release_everywhere
 
-        return await release_pods(self.client, namespace=namespace, gang=gang)
+        return await release_everywhere(self.client, namespace=namespace, gang=gang)
 
     async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
         """Store files that many gangs share. Returns their content id, for `GangSpec(uploads=[...])`."""
@@ -304,9 +304,11 @@ class GangService(Struct, frozen=True):
 
     async def is_live(self, ref: GangRef) -> bool:
         """Return whether the Job of exactly this uid exists and has not ended."""
-        from airflow_provider_gangjobs.ending.kill import is_live
+        from airflow_provider_gangjobs.gang.state.phase import is_live
+        from airflow_provider_gangjobs.jobs.requests import get_job
 
-        return await is_live(self.client, ref)
+        gang = await get_job(self.client, ref)
+        return gang is not None and gang.ref == ref and is_live(gang)
 
     # -- ends: the page of the package `ending` says which of them is used when ------------------------------
 
@@ -318,16 +320,22 @@ class GangService(Struct, frozen=True):
         :param deleted_by: Who deletes the gang on purpose. A task that waits for the gang then fails without a retry,
             and its error has this text. By default, the task does not know, and its retries run the gang again.
         """
-        from airflow_provider_gangjobs.ending.delete_gang import delete
+        from airflow_provider_gangjobs.ending.delete import delete, finish_deletion
+        from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
-        return await delete(self.client, ref, deleted_by=deleted_by)
+        requests = RetryingRequests(self.client, ref.namespace)
+        deletion = await delete(requests, ref, deleted_by=deleted_by)
+        await finish_deletion(self.client, ref, deletion, release_held=True)
+        return deletion.deleted is not None
 
     async def stop(self, ref: GangRef, *, reason: str) -> bool:
-        """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
-        from airflow_provider_gangjobs.ending.kill import stop
+        """End the gang's pods and keep its Job with `reason`. Returns false if the gang has ended or is gone."""
+        from airflow_provider_gangjobs.ending.stop import PAUSES_S, stop
         from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
+        from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
-        return await stop(self.client, ref, stopped_by_user(reason))
+        requests = RetryingRequests(self.client, ref.namespace)
+        return await stop(requests, ref, stopped_by_user(reason), pauses_s=PAUSES_S)
 
 
 async def follow(

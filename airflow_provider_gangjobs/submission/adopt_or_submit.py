@@ -20,7 +20,7 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +168,7 @@ def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
     """
     newest = ask.newest_first
     own = [job for job in newest if job.holds_claim(ask.claim)]
-    live = [job for job in newest if state_of(job) is SubmissionState.IN_PROGRESS]
+    live = [job for job in newest if is_live(job)]
     candidates = [job for job in live if job in own] or (live if rule.durable else [])
     if candidates:
         return _adopt_newest(ask, candidates, live)
@@ -200,8 +200,7 @@ def gang_of_later_try(jobs: Sequence[StoredGang], claim: str) -> StoredGang | No
 
 def _has_later_claim(job: StoredGang, claim: str) -> bool:
     theirs, ours = created_ms(job.claim or ""), created_ms(claim)
-    is_later = theirs is not None and ours is not None and theirs > ours
-    return is_later and state_of(job) is not SubmissionState.DROPPED
+    return theirs is not None and ours is not None and theirs > ours
 
 
 def created_ms(claim: str) -> int | None:
@@ -220,7 +219,7 @@ def _decide_after_loss(ask: _Question, lost_attempt: int) -> SubmissionAction:
     submitted the next attempt.
     """
     since = (job for job in ask.jobs if job.attempt_number >= lost_attempt)
-    theirs = (job for job in since if not job.holds_claim(ask.claim) and state_of(job) is not SubmissionState.DROPPED)
+    theirs = (job for job in since if job.claim and not job.holds_claim(ask.claim))
     if (taken := next(theirs, None)) is not None:
         return TakenOver(taken)
     ask = replace(ask, min_attempt=max(ask.min_attempt, lost_attempt + 1))
@@ -241,14 +240,13 @@ def _decide_for_id(ask: _Question) -> SubmissionAction:
     if same is None:
         return Refuse(current[0])
     others = (job for job in current if job is not same)
-    return Adopt(same, tuple(job for job in others if state_of(job) is SubmissionState.IN_PROGRESS))
+    return Adopt(same, tuple(job for job in others if is_live(job)))
 
 
 def _is_current(job: StoredGang) -> bool:
     """Return whether the gang is live or has succeeded, also if its outcome was delivered."""
-    state = state_of(job)
-    is_abandoned = state in {SubmissionState.DELETING, SubmissionState.DROPPED}
-    return state is SubmissionState.IN_PROGRESS or (job.complete_condition is not None and not is_abandoned)
+    is_abandoned = job.is_being_deleted or job.is_dropped
+    return is_live(job) or (job.complete_condition is not None and not is_abandoned)
 
 
 def _adopt_newest(ask: _Question, candidates: list[StoredGang], live: list[StoredGang]) -> SubmissionAction:

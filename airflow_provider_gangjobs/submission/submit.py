@@ -17,7 +17,7 @@ deletes everything that it owns.
 Two attempts that run at once would write to the same place, so an attempt waits for the pods of earlier ones. A pod
 that is being deleted runs until its program has ended, at most for its grace period, which may be hours where a program
 saves a checkpoint. The Job of a gang that was deleted while it was live stays until its pods are gone
-(`propagation_of`), so the list of the task's Jobs shows whether there is anything to wait for. If there is nothing, no
+(`ending.delete`), so the list of the task's Jobs shows whether there is anything to wait for. If there is nothing, no
 request is sent.
 """
 
@@ -33,9 +33,9 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES, PODS
-from airflow_provider_gangjobs.ending.delete_gang import delete_job_if
-from airflow_provider_gangjobs.ending.kill import stop_job
-from airflow_provider_gangjobs.ending.release import release_and_count_running
+from airflow_provider_gangjobs.ending.delete import delete
+from airflow_provider_gangjobs.ending.release import count_running
+from airflow_provider_gangjobs.ending.stop import end_jobs, stop
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
 from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey, build_attempt, digest_of, task_selector
@@ -58,18 +58,13 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
 )
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, is_live
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.claim import take_claim
-from airflow_provider_gangjobs.jobs.requests import (
-    RestartSubmission,
-    RetryingRequests,
-    end_roles_of_stopped_gang,
-    finish_stops,
-)
+from airflow_provider_gangjobs.jobs.requests import RestartSubmission, RetryingRequests, get_job
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
@@ -267,8 +262,7 @@ class _SubmissionRun(Struct, frozen=True):
             )
         self._warn_of_other_parameters(job, ADOPTED_WITH_OTHER_PARAMETERS)
         progress = self._progress_of_adopted_job(claimed)
-        is_live = state_of(job) is SubmissionState.IN_PROGRESS
-        is_unfinished = is_live and not progress.stored.is_submission_complete
+        is_unfinished = is_live(job) and not progress.stored.is_submission_complete
         for old in action.superseded:
             await self._remove_superseded(old, stored[old.ref.uid])
         if is_unfinished:
@@ -341,7 +335,9 @@ class _SubmissionRun(Struct, frozen=True):
             ClusterError: the pods could not be listed or released.
         """
         requests, previous = self.requests, self.request.previous
-        await finish_stops(requests, jobs)
+        for job in jobs:
+            if job.is_stopped:
+                await end_jobs(requests, job)  # whoever stopped the gang may have died in between
         waited_for = [job for job in jobs if job in action.superseded or may_still_run(job)]
         if previous is None or not (waited_for or previous.is_retry):
             return
@@ -368,7 +364,7 @@ class _SubmissionRun(Struct, frozen=True):
         pods = [pod for pod in (view(PodView, each) for each in listed) if owner_uid(pod) not in kept]
         for ref in _gangs_of(filter(is_held, pods)):
             # The Job is read again, because another submitter may have started the gang since the Jobs were listed.
-            await release_and_count_running(self.requests.client, ref)
+            await count_running(self.requests.client, ref)
         return [pod for pod in pods if not has_ended(pod)]
 
     async def _has_other_jobs(self, jobs: Sequence[StoredGang]) -> bool:
@@ -383,10 +379,10 @@ class _SubmissionRun(Struct, frozen=True):
 
         def is_superseded(job: StoredGang) -> bool:
             was_started = old.never_ran and not job.never_ran
-            return state_of(job) is SubmissionState.IN_PROGRESS and job.claim == old.claim and not was_started
+            return is_live(job) and job.claim == old.claim and not was_started
 
         with _step(self.where, "delete an earlier attempt"):
-            removal = await delete_job_if(self.requests, old.ref, is_superseded, seen=seen)
+            removal = await delete(self.requests, old.ref, only_if=is_superseded, seen=seen)
         if removal.kept is not None and not removal.kept.is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
@@ -473,12 +469,16 @@ class _SubmissionRun(Struct, frozen=True):
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
             if cannot_complete and progress.job and progress.stored.is_suspended:
                 with suppress(ClusterError):  # the cause matters more, and a sweep or a cleanup removes the Job
+                    is_own = self._is_own_suspended
                     if self.request.keeps_failed and isinstance(error, GangJobError):
-                        await stop_job(self.requests, progress.stored, stopped_by_error(error))
+                        await stop(self.requests, progress.ref, stopped_by_error(error), only_if=is_own)
                     else:
-                        await delete_job_if(self.requests, progress.ref, self._is_own_suspended)
+                        await delete(self.requests, progress.ref, only_if=is_own)
             elif any(kind == JOBS.kind for kind, _ in progress.owned):
-                await end_roles_of_stopped_gang(progress.requests, progress.ref)
+                with suppress(ClusterError):  # whoever follows the gang ends these Jobs, too
+                    gang = await get_job(self.requests.client, progress.ref)
+                    if gang is not None and gang.ref == progress.ref and gang.is_stopped:  # while its roles started
+                        await end_jobs(self.requests, gang)
             raise
 
     def _is_own_suspended(self, job: StoredGang) -> bool:

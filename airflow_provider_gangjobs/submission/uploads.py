@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.client import delete_uid
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
@@ -98,7 +100,8 @@ async def delete_upload(client: Client, content_id: str, *, namespace: str) -> b
     stored = await requests.find(CONFIGMAPS, content_id)
     if stored is None or (stored["metadata"].get("labels") or {}).get(LABEL_PURPOSE) != ObjectPurpose.UPLOAD:
         return False
-    return await requests.remove(CONFIGMAPS, content_id, stored["metadata"]["uid"])
+    delete = partial(delete_uid, client, CONFIGMAPS, content_id, namespace, stored["metadata"]["uid"])
+    return await requests.retry(delete, after_conflict=True)
 
 
 def _to_upload(stored: Object) -> Upload:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import RESOLUTION_S
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending.stop import end_jobs, finish_stop, stop
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
 from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
@@ -33,6 +33,7 @@ from airflow_provider_gangjobs.gang.state.phase import (
     Phase,
     Verdict,
     VerdictKind,
+    is_live,
     judge,
 )
 from airflow_provider_gangjobs.gang.state.pod_index import SIDECAR_GRACE
@@ -42,15 +43,15 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     stopped_by_queue,
     waits_for_kueue,
 )
-from airflow_provider_gangjobs.gang.state.stop import deadline_of, judge_stopped
+from airflow_provider_gangjobs.gang.state.stop import FinishStep, deadline_of, judge_stopped, next_finish_step
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
-    JobRequests,
+    RetryingRequests,
     gather_or_cancel,
+    get_job,
     list_pods,
-    retry_until_answered,
 )
 from airflow_provider_gangjobs.tracking.gang_watch import (
     GangObserver,
@@ -60,7 +61,7 @@ from airflow_provider_gangjobs.tracking.gang_watch import (
     podgroups_served,
 )
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
-from airflow_provider_gangjobs.tracking.job_steps import Sidecars, keep_assembly_baseline
+from airflow_provider_gangjobs.tracking.job_steps import Sidecars, keep_assembly_baseline, set_ttl
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.wait_evidence import WaitEvidence, gang_events
 
@@ -174,10 +175,10 @@ class _Follower:
         self.ref = ref
         self.watch = watch
         self.deadlines, self.until, self.reporter, self.logs, self.now = wanted
-        self.clock = clock = client.clock
-        self.jobs = JobRequests(client, ref, retry=partial(retry_until_answered, clock=clock), clock=clock)
+        self.clock = client.clock
+        self.requests = RetryingRequests(client, ref.namespace, until_answered=True)
         self.harvest = HarvestTask(client, ref, watch.wake, self.logs)
-        self.sidecars = Sidecars(client, self.jobs, self.harvest, self.now)
+        self.sidecars = Sidecars(self.requests, ref, self.harvest, self.now)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue)
         self.evidence = WaitEvidence(client, ref, watch)
         self.waits_for_nodes = False
@@ -224,10 +225,10 @@ class _Follower:
         Raises:
             ClusterRefused: The server refuses the requests.
         """
-        await self.jobs.retry(
+        await self.requests.retry(
             lambda: self.client.list(JOBS, self.ref.namespace, label_selector=gang_selector(self.ref.name))
         )
-        await self.jobs.retry(lambda: list_pods(self.client, self.ref))
+        await self.requests.retry(lambda: list_pods(self.client, self.ref))
 
     async def _evaluate(self) -> GangEvent | _Sleep:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
@@ -252,19 +253,19 @@ class _Follower:
             observation, self.now(), has_events=self.evidence.has_events or has_queue_decision(workload)
         )
         if job is not None and job.jobs and (is_stopped or job.failure_target_condition is not None):
-            await self.jobs.end_jobs(job)
+            await end_jobs(self.requests, job)
         if is_stopped:
             return await self._stopped(stopped)
         given_up = stopped_by_queue(workload, self.evidence.assembly_line)
         if job is not None and job.is_suspended and given_up is not None:
-            await self.jobs.stop(job, given_up)
+            await stop(self.requests, self.ref, given_up, only_if=is_live, seen=job)
             return _RETRY_SOON
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(
                 Status.RUNNING, observation, Diagnosis(Category.RUNNING, observation.line, code="Running")
             )
         if job is not None and self._needs_workload(job):
-            await keep_assembly_baseline(self.jobs, job, workload)
+            await keep_assembly_baseline(self.requests, job, workload)
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
         ends_in_s = await self.sidecars.advance(job, pods.index)
@@ -337,7 +338,7 @@ class _Follower:
         if completeness is Completeness.PENDING and (left_s := self._pods_due_in_s()) > 0:
             return _Sleep(left_s, 0.0)
         meanwhile = final.prepare(observed, pods) if probable.job_is_there else final.load_ledger()
-        job, _ = await gather_or_cancel(self.jobs.read(), meanwhile)
+        job, _ = await gather_or_cancel(self._read_job(), meanwhile)
         verdict = judge(job, self.ref, last_seen=observed or self.watch.gone_job)
         if verdict is None:
             return _RETRY_SOON
@@ -361,10 +362,11 @@ class _Follower:
             self.reporter.report(seen, self.now())
         result = await final.run(job, pods)
         if verdict.kind is VerdictKind.FAILED and job is not None:
-            await self.jobs.end_jobs(job)
-            await self.jobs.finish_main_job(job)
+            await end_jobs(self.requests, job)
+            if job.has_job_set:  # its main Job is suspended
+                await finish_stop(self.client, self.ref)
         if verdict.job_is_there:
-            await self.jobs.set_ttl(job)
+            await set_ttl(self.requests, job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)
         counts = replace(observation.counts, held=result.held)  # the pods that were listed as held have been released
         ended = diagnose_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
@@ -394,8 +396,8 @@ class _Follower:
         if self.waits_for_nodes:
             await self.evidence.read_capacity()
         job, pods, events = await gather_or_cancel(
-            self.jobs.read(),
-            self.jobs.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
+            self._read_job(),
+            self.requests.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             gang_events(self.client, self.ref, self.watch.pods_by_uid.values()),
         )
         observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, self.evidence.with_events(*events))
@@ -407,9 +409,8 @@ class _Follower:
             stopped = self._failed_assembly(observation)
         else:
             stopped = stopped_by_deadline(exceeded.phase, observation.wait.cause, observation.line)
-        if await self.jobs.stop(job, stopped) is None:
+        if not await stop(self.requests, self.ref, stopped, only_if=is_live, seen=job):
             return _RETRY_SOON
-        await self.jobs.end_jobs(job)
         return await self._stopped(stopped, observation)
 
     def _failed_assembly(self, observation: Observation) -> Stopped:
@@ -434,14 +435,15 @@ class _Follower:
         final = FinalHarvest(self.harvest, self.observer, self.now)
         await final.load_ledger()
         result = await final.run()
-        job = await self.jobs.read()
-        await self.jobs.finish_stopped(job)
+        job = await self._read_job()
+        if job is not None and next_finish_step(job) is FinishStep.END:
+            await finish_stop(self.client, self.ref)
         verdict = judge_stopped(job, self.ref, last_seen=self.watch.job or self.watch.gone_job)
         if verdict is not None:
             if not (verdict.job_is_there or verdict.deletion_has_only_begun):
                 self.harvester.drop_ledger()
             return await self._end(verdict, job, final)
-        await self.jobs.set_ttl(job)
+        await set_ttl(self.requests, job)
         observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
         counts = replace(observation.counts, held=result.held)
         if stopped is None:
@@ -463,6 +465,9 @@ class _Follower:
         )
 
     # -- requests and events ---------------------------------------------------------------------------------
+
+    async def _read_job(self) -> StoredGang | None:
+        return await self.requests.retry(lambda: get_job(self.client, self.ref))
 
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
         job = next((one for one in (self.watch.job, self.watch.gone_job) if one and one.ref == self.ref), None)

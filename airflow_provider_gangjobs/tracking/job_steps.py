@@ -8,12 +8,16 @@ the next one. The outcomes of ranks are in the ledger before their Job is marked
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.client import patch_uid, patch_unchanged, version_of
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.ending.stop import delete_job_set, finish_stop
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.gang_jobs import must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.gang.state.pod_index import (
     EndByMain,
     JobRules,
@@ -23,8 +27,9 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     read_rules,
 )
 from airflow_provider_gangjobs.gang.state.queue_wait import next_assembly_baseline
-from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS
-from airflow_provider_gangjobs.jobs.requests import list_pods
+from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S, FinishStep, next_finish_step
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, mark_patch
+from airflow_provider_gangjobs.jobs.requests import get_job, list_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 
@@ -32,32 +37,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.jobs.requests import JobRequests
+    from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import KueueWorkloadView
     from airflow_provider_gangjobs.tracking.harvest.final_harvest import HarvestTask
 
+
+log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 1.0
 AGAIN_S: Final = 5.0
 """The pause after a step that could not be done: the server has another state than the watch, or nothing was stored."""
 
 
-async def keep_assembly_baseline(jobs: JobRequests, job: StoredGang, workload: KueueWorkloadView | None) -> None:
+async def keep_assembly_baseline(
+    requests: RetryingRequests, job: StoredGang, workload: KueueWorkloadView | None
+) -> None:
     """Note when the earlier runs of the gang do not count any more, unless the Job has changed."""
     baseline = next_assembly_baseline(job, workload)
     if baseline is not None:
-        await jobs.patch_unchanged(job, {"metadata": {"annotations": {ANNOTATION_ASSEMBLY_BASELINE: str(baseline)}}})
+        note = {"metadata": {"annotations": {ANNOTATION_ASSEMBLY_BASELINE: str(baseline)}}}
+        seen = version_of(job.view.metadata)
+        await requests.retry(lambda: patch_unchanged(requests.client, JOBS, seen, note))
+
+
+async def set_ttl(requests: RetryingRequests, job: StoredGang | None) -> None:
+    """Have Kubernetes delete the Jobs of a gang with roles after their time to live, which begins now.
+
+    Raises no `ClusterError`: without a time to live the Jobs stay.
+    """
+    patch = ttl_patch(job) if job is not None and job.jobs else None
+    if job is None or patch is None:
+        return
+    ref = job.ref
+    try:
+        await patch_uid(requests.client, JOBS, ref.name, ref.namespace, ref.uid, patch)
+    except ClusterError as exc:
+        log.warning("gang %s: its Jobs have no time to live: %s", ref, exc)
 
 
 class Sidecars:
     """The end of one gang by its main containers. Only the follower calls it."""
 
-    def __init__(self, client: Client, jobs: JobRequests, harvest: HarvestTask, now: Callable[[], datetime]) -> None:
-        self._client = client
-        self._jobs = jobs
+    def __init__(
+        self, requests: RetryingRequests, ref: GangRef, harvest: HarvestTask, now: Callable[[], datetime]
+    ) -> None:
+        self._client = requests.client
+        self._requests = requests
+        self._ref = ref
         self._harvest = harvest
         self._now = now
         self._rules: JobRules | None = None
@@ -71,7 +100,7 @@ class Sidecars:
         if job is None:
             return None
         if job.is_ended_by_main:
-            await self._jobs.finish_ended_by_main(job)
+            await self._go_on_with_end(job)
         if not pods.lingering or not may_end_by_main(job):
             return None
         self._rules = self._rules or await self._read_rules(job)
@@ -81,27 +110,37 @@ class Sidecars:
         left_s = (due - self._now()).total_seconds()
         return left_s if left_s > 0 else await self._end(self._rules)
 
+    async def _go_on_with_end(self, job: StoredGang) -> None:
+        if next_finish_step(job) is FinishStep.END:  # a queue may have suspended the Job in the same moment
+            await finish_stop(self._client, self._ref)
+        if must_delete_job_set(job):
+            await self._requests.retry(partial(delete_job_set, self._client, self._ref))
+
     async def _read_rules(self, job: StoredGang) -> JobRules | None:
-        namespace, stored = self._jobs.ref.namespace, []
+        stored = []
         for one in job.jobs_with_pods or (job.view,):
             try:
-                stored.append(await self._jobs.retry(partial(self._client.get, JOBS, one.metadata.name, namespace)))
+                read = partial(self._client.get, JOBS, one.metadata.name, self._ref.namespace)
+                stored.append(await self._requests.retry(read))
             except NotFound:
                 return None
         return read_rules(stored)
 
     async def _end(self, rules: JobRules) -> float:
         """Judge by what the server says now, record, and then mark the Jobs in the version that was judged."""
-        client, ref = self._client, self._jobs.ref
-        job = await self._jobs.read()
+        client, ref = self._client, self._ref
+        job = await self._requests.retry(lambda: get_job(client, ref))
         if job is None or job.ref != ref or not may_end_by_main(job):
             return LOOK_AGAIN_S
-        pods = await self._jobs.retry(lambda: list_pods(client, ref))
+        pods = await self._requests.retry(lambda: list_pods(client, ref))
         found = decide_end(job, pods, rules)
         if found is None or found.due > self._now() or not await self._is_recorded(found):
             return AGAIN_S
+        deadline = {"spec": {"activeDeadlineSeconds": STOPPED_DEADLINE_S}}
+        body = mark_patch(BY_SUCCESS if found.has_succeeded else BY_FAILURE) | deadline
         for one in found.jobs:
-            if not await self._jobs.end_by_main(one, BY_SUCCESS if found.has_succeeded else BY_FAILURE):
+            end = partial(patch_unchanged, client, JOBS, version_of(one.metadata), body)
+            if not await self._requests.retry(end):
                 break
         return LOOK_AGAIN_S
 
@@ -111,6 +150,6 @@ class Sidecars:
             return False
         if not found.has_succeeded:
             return True
-        outcomes = await self._jobs.retry(lambda: read_ledger(self._client, self._jobs.ref))
+        outcomes = await self._requests.retry(lambda: read_ledger(self._client, self._ref))
         succeeded = {one.uid for one in outcomes if one.outcome is OutcomeKind.SUCCEEDED}
         return succeeded.issuperset(pod.metadata.uid for pod in found.pods)

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
 from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
-from tests.kills import kill
+from tests.ends import kill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

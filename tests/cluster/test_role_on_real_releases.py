@@ -13,8 +13,7 @@ import yaml
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
-from airflow_provider_gangjobs.ending.delete_gang import deliver
-from airflow_provider_gangjobs.ending.kill import KillResult
+from airflow_provider_gangjobs.ending.deliver import deliver
 from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -25,7 +24,7 @@ from airflow_provider_gangjobs.gang.state.ownership import TaskEnd
 from airflow_provider_gangjobs.service import GangService, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
-from tests.kills import kill
+from tests.ends import Killed, kill
 from tests.manifests import SUSPENDED_MANIFEST
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ async def test_gangs_that_time_out_or_are_stopped_stay_within_the_role(tenant: T
 async def test_gangs_that_are_killed_stay_within_the_role(tenant: Tenant, gangs: GangService) -> None:
     deleted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "deleted")
     stopped = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "stopped")
-    assert await kill(gangs.client, deleted.ref, "somebody") is KillResult.DELETED
+    assert await kill(gangs.client, deleted.ref, "somebody") is Killed.DELETED
     assert await gangs.stop(stopped.ref, reason="the task was cleared")
     assert (await follow_gang(tenant, deleted)).status is Status.DELETED
     await gangs.release_finalizers(namespace=tenant.namespace)

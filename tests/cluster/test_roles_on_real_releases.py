@@ -6,14 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, submit_gang
 from tests.cluster.releases import RELEASES
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
-from tests.kills import kill
+from tests.ends import Killed, kill
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ async def test_kill_deletes_the_jobs_and_pods_of_both_roles(tenant: Tenant) -> N
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, leader_and_workers(leader=SLEEP, worker=SLEEP))
         await running(gangs, submission.ref)
-        assert await kill(gangs.client, submission.ref, "somebody") is KillResult.DELETED
+        assert await kill(gangs.client, submission.ref, "somebody") is Killed.DELETED
         async with asyncio.timeout(TIMEOUT_S):
             while await left(gangs, tenant.namespace):  # noqa: ASYNC110 - another process deletes them
                 await asyncio.sleep(0.1)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy
-from airflow_provider_gangjobs.ending import delete_gang
+from airflow_provider_gangjobs.ending.delete import delete
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 from tests.endings.gang_under_test import LEAVES_AT_ONCE
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ async def person_suspends_and_resumes(gang: GangUnderTest) -> None:
 
 async def task_deletes_gang(gang: GangUnderTest) -> None:
     await gang.running()
-    await delete_gang.delete_job(gang.admin, gang.ref, deleted_by="task etl.cleanup of run r")
+    requests = RetryingRequests(gang.admin, gang.ref.namespace)
+    await delete(requests, gang.ref, deleted_by="task etl.cleanup of run r")
 
 
 def person_deletes_job(propagation_policy: PropagationPolicy) -> Callable[[GangUnderTest], Awaitable[None]]:

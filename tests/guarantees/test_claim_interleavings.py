@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, stop_live
+from airflow_provider_gangjobs.ending.deliver import mark_delivered
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from gangjobs_sandbox.resources import JOBS
+from tests.ends import Killed, begin_kill, stop_gang
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
 from tests.guarantees.history import Answer, Kind, Operation
 from tests.interleaving import Ended, all_orders, interleave
@@ -56,11 +54,11 @@ class Caller:
                 submission = await cluster.submit(claim=self.claim, api=api)
                 return Answer.DONE if submission.ref == ref else Answer.LEFT
             case Kind.KILL:
-                return _KILLED[(await begin_kill(api, ref, self.claim)).result]
+                return _KILLED[await begin_kill(api, ref, self.claim)]
             case Kind.STOP:
-                done = await stop_live(api, ref, self.claim, stopped_by_user("a test"))
+                done = await stop_gang(api, ref, reason="a test", claim_id=self.claim)
             case _:
-                done = await mark_delivered_by(api, ref, self.claim, at=datetime.now(UTC)) is not None
+                done = await mark_delivered(api, ref, self.claim) is not None
         return Answer.DONE if done else Answer.LEFT
 
     def operation(self, ended: Ended, ref: GangRef) -> Operation:
@@ -68,7 +66,7 @@ class Caller:
         return Operation(ended.turns[0], ended.turns[-1] + 0.5, ref.uid, self.kind, self.claim, ended.result)
 
 
-_KILLED = {KillResult.DELETED: Answer.DONE, KillResult.ENDED: Answer.ENDED, KillResult.LEFT_ALONE: Answer.LEFT}
+_KILLED = {Killed.DELETED: Answer.DONE, Killed.ENDED: Answer.ENDED, Killed.LEFT_ALONE: Answer.LEFT}
 
 
 @asynccontextmanager

@@ -77,6 +77,7 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_t
         metadata["annotations"][ANNOTATION_MAX_TRIES] = str(max_tries)
     if state == "dropped":
         metadata["labels"][LABEL_DROPPED] = "true"
+        metadata["annotations"] |= {ANNOTATION_DELIVERED: "2026-01-01T00:00:00+00:00", ANNOTATION_CLAIM: ""}
     return read_job(made)
 
 

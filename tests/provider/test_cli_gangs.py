@@ -19,7 +19,7 @@ import yaml
 
 from airflow_provider_gangjobs.cli import gangs as cli_gangs
 from airflow_provider_gangjobs.cli.main import main
-from airflow_provider_gangjobs.ending.release import release_and_count_running
+from airflow_provider_gangjobs.ending.release import count_running
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.jobs import requests
@@ -457,7 +457,7 @@ def test_delete_removes_the_job(gangs: CliGangs, capsys: pytest.CaptureFixture[s
     train = gangs.submit("train", "sleep 600")
     assert gangs.call("delete", train.name) == 0
     assert f"{train} deleted" in capsys.readouterr().out
-    gangs.run(lambda service: release_and_count_running(service.client, train))
+    gangs.run(lambda service: count_running(service.client, train))
     assert gangs.call("delete", "nosuch") == 4
 
 

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.http.transport import RETRY_FOR_S
-from airflow_provider_gangjobs.ending.release import release_pods
-from airflow_provider_gangjobs.ending.submissions import CleanupAction, CleanupReport, clean_up_half_submitted
+from airflow_provider_gangjobs.ending.release import release_gang
+from airflow_provider_gangjobs.ending.submissions import CleanupReport, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.steps.step import WEBHOOK_WAIT_S
@@ -68,7 +69,7 @@ async def tidied(
     return await clean_up_half_submitted(api or cluster.client, namespace=NAMESPACE, now=lambda: now, **options)
 
 
-def actions(result: CleanupReport) -> list[CleanupAction]:
+def actions(result: CleanupReport) -> list[SweepAction]:
     assert result.failures == {}
     return list(result.gangs.values())
 
@@ -82,7 +83,7 @@ async def test_young_half_submitted_gang_is_left_to_its_submitter(cluster):
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST + 1))
 async def test_half_submitted_gang_of_a_task_is_removed(cluster, request_number):
     await half_submitted(cluster, request_number)
-    assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
+    assert actions(await tidied(cluster)) == [SweepAction.REMOVE]
     cluster.bench.run(60)
     assert [cluster.objects(resource) for resource in (JOBS, CONFIGMAPS)] == [[], []]
     cluster.check_one_live_gang(await cluster.submit())
@@ -92,7 +93,7 @@ async def test_half_submitted_gang_of_a_task_is_removed(cluster, request_number)
 async def test_complete_gang_of_an_id_is_resumed(release):
     async with running_cluster(release) as cluster:
         await half_submitted(cluster, ALL_BUT_THE_LAST, by_id=True)
-        assert actions(await tidied(cluster)) == [CleanupAction.COMPLETE]
+        assert actions(await tidied(cluster)) == [SweepAction.COMPLETE]
         submission = await operation(cluster)
         assert submission.adopted
         cluster.check_one_live_gang(submission)
@@ -104,7 +105,7 @@ async def test_complete_gang_of_an_id_is_added_to_its_queue(cluster):
     with pytest.raises(ProcessDied):
         await operation(cluster, process, spec)
     assert LABEL_KUEUE_QUEUE not in cluster.jobs()[0]["metadata"]["labels"]
-    assert actions(await tidied(cluster)) == [CleanupAction.COMPLETE]
+    assert actions(await tidied(cluster)) == [SweepAction.COMPLETE]
     (job,) = cluster.jobs()
     assert (job["metadata"]["labels"][LABEL_KUEUE_QUEUE], job["spec"]["suspend"]) == ("team", True)
 
@@ -112,7 +113,7 @@ async def test_complete_gang_of_an_id_is_added_to_its_queue(cluster):
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST))
 async def test_incomplete_gang_of_an_id_is_removed(cluster, request_number):
     await half_submitted(cluster, request_number, by_id=True)
-    assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
+    assert actions(await tidied(cluster)) == [SweepAction.REMOVE]
     assert cluster.objects(JOBS) == []
 
 
@@ -134,7 +135,7 @@ async def test_gang_that_a_user_has_suspended_while_it_ran_is_not_changed():
         await cluster.client.patch(resources.JOBS, ref.name, ref.namespace, {"spec": {"suspend": True}})
         cluster.bench.run()
         cluster.bench.stop_deleted()
-        await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)  # as the follower of the gang does
+        await release_gang(cluster.client, ref)  # as the follower of the gang does
         cluster.bench.run()
         assert actions(await tidied(cluster)) == []
         assert [job["spec"]["suspend"] for job in cluster.jobs()] == [True]
@@ -142,9 +143,9 @@ async def test_gang_that_a_user_has_suspended_while_it_ran_is_not_changed():
 
 async def test_dry_run_reports_the_same_actions_and_changes_nothing(cluster):
     await half_submitted(cluster)
-    assert actions(await tidied(cluster, dry_run=True)) == [CleanupAction.REMOVE]
+    assert actions(await tidied(cluster, dry_run=True)) == [SweepAction.REMOVE]
     assert len(cluster.live_jobs()) == 1
-    assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
+    assert actions(await tidied(cluster)) == [SweepAction.REMOVE]
 
 
 async def test_second_cleanup_changes_nothing(cluster):
@@ -173,7 +174,7 @@ async def test_refusal_is_reported_and_stops_nothing_else(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message="no such right"))
     result = await tidied(cluster)
     assert ["no such right" in failure for failure in result.failures.values()] == [True]
-    assert list(result.gangs.values()) == [CleanupAction.REMOVE]
+    assert list(result.gangs.values()) == [SweepAction.REMOVE]
 
 
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden, ServerError
-from airflow_provider_gangjobs.ending.release import LOOP_IN_FLIGHT_MAX, release_all
+from airflow_provider_gangjobs.ending.release import LOOP_IN_FLIGHT_MAX, release
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.views import Meta, PodView, view
@@ -480,7 +480,7 @@ async def test_number_of_releases_in_flight_is_limited_for_all_gangs_together() 
     gangs = [[pod(f"{gang}-{rank}") for rank in range(2)] for gang in range(LOOP_IN_FLIGHT_MAX)]
     async with asyncio.TaskGroup() as group:
         for pods in gangs:
-            group.create_task(release_all(server, pods, on_released))  # type: ignore[arg-type]
+            group.create_task(release(server, pods, on_released))  # type: ignore[arg-type]
         await server.full.wait()
         server.answer.set()
     assert server.most == LOOP_IN_FLIGHT_MAX

@@ -8,13 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster import resources
-from airflow_provider_gangjobs.ending.delete_gang import delete_job
-from airflow_provider_gangjobs.ending.kill import stop
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
-from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.submission.submission import (
@@ -25,6 +22,7 @@ from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
+from tests.ends import delete_gang, stop_gang
 from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.sandbox.builders import NAMESPACE
@@ -159,7 +157,7 @@ async def test_record_takes_one_request_and_has_the_times(cluster):
 
 async def test_stop_is_reported_as_the_cause(cluster):
     submission = await submit(cluster)
-    await stop(cluster.client, submission.ref, stopped_by_user("the operator asked for it"))
+    await stop_gang(cluster.client, submission.ref, reason="the operator asked for it")
     record = await found(cluster)
     assert (record.code, record.summary) == ("Stopped", "the operator asked for it")
     assert record.state is SubmissionState.FAILED
@@ -265,7 +263,7 @@ async def test_job_that_is_kept_ends_although_the_deletion_found_it_suspended(cl
 async def test_deletion_waits_for_the_pods_of_a_gang_that_is_being_deleted(cluster):
     submission = await submit(cluster)
     cluster.bench.run()
-    await delete_job(cluster.client, submission.ref)
+    await delete_gang(cluster.client, submission.ref)
     assert await delete(cluster, job=True) == (submission.ref,)
     assert cluster.objects(PODS) == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,16 +11,16 @@ import pytest
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import wait_for_previous_pods
+from airflow_provider_gangjobs.ending.deliver import hand_over
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies, WaitUntil
-from airflow_provider_gangjobs.jobs.claim import hand_over
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import PreviousGangs
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger, PreviousGangTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests import kills
+from tests import ends
 from tests.airflow.polling import wait_for
 from tests.guarantees.checkers import one_gang
 from tests.provider.submission_cluster import InterleavingClient
@@ -65,7 +64,7 @@ class Attempts:
 
 
 async def kill(attempts: Attempts, first: Submission) -> None:
-    await kills.kill(attempts.gangs.client, first.ref, "ti-1")
+    await ends.kill(attempts.gangs.client, first.ref, "ti-1")
 
 
 async def killed_on_a_dead_node(attempts: Attempts) -> Submission:
@@ -82,7 +81,7 @@ async def stop(attempts: Attempts, first: Submission) -> None:
 
 async def hand_over_and_stop(attempts: Attempts, first: Submission) -> None:
     """Its task succeeds when the ranks run, and a user stops the gang later."""
-    await hand_over(attempts.gangs.client, first.ref, "ti-1", at=datetime(2026, 1, 1, tzinfo=UTC))
+    await hand_over(attempts.gangs.client, first.ref, "ti-1")
     await stop(attempts, first)
 
 

@@ -8,16 +8,14 @@ import pytest
 
 from airflow_provider_gangjobs.cluster import resources as cluster_resources
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.ending.delete_gang import delete_job, discard
-from airflow_provider_gangjobs.ending.kill import begin_kill
-from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods, release_all, release_pods
+from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods, release, release_everywhere
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, NAMESPACES, PODS
+from tests.ends import begin_kill, delete_gang, discard, kill
 from tests.guarantees.history import is_held
-from tests.kills import kill
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
@@ -70,7 +68,7 @@ SCOPES = {
 @in_virtual_time
 async def test_release_frees_its_scope_only(idle_plane, scope, left):
     await _filled(idle_plane)
-    total = await release_pods(idle_plane.client, **scope)
+    total = await release_everywhere(idle_plane.client, **scope)
     assert _held(idle_plane) == left
     assert (total.released, total.failed) == (4 - len(left), 0)
 
@@ -78,7 +76,7 @@ async def test_release_frees_its_scope_only(idle_plane, scope, left):
 @in_virtual_time
 async def test_foreign_finalizers_stay(idle_plane):
     await _filled(idle_plane)
-    await release_pods(idle_plane.client)
+    await release_everywhere(idle_plane.client)
     finalizers = {p["metadata"]["name"]: p["metadata"].get("finalizers") for p in idle_plane.registry.list(PODS)}
     assert finalizers["foreign"] == finalizers["both"] == [FOREIGN]
 
@@ -86,8 +84,8 @@ async def test_foreign_finalizers_stay(idle_plane):
 @in_virtual_time
 async def test_second_release_changes_nothing(idle_plane):
     await _filled(idle_plane)
-    await release_pods(idle_plane.client)
-    again = await release_pods(idle_plane.client)
+    await release_everywhere(idle_plane.client)
+    again = await release_everywhere(idle_plane.client)
     assert (again.pods, again.released, again.failed) == (5, 0, 0)
 
 
@@ -95,7 +93,7 @@ async def test_second_release_changes_nothing(idle_plane):
 async def test_release_reads_page_by_page(idle_plane):
     for number in range(501):
         _pod(idle_plane, f"pod-{number}")
-    total = await release_pods(idle_plane.client, namespace="default")
+    total = await release_everywhere(idle_plane.client, namespace="default")
     assert (total.pods, total.released) == (501, 501)
     assert idle_plane.client.statistics().requests["list"] == 2
 
@@ -104,7 +102,7 @@ async def test_release_reads_page_by_page(idle_plane):
 async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other(idle_plane):
     await _filled(idle_plane)
     idle_plane.arm("status", method="PATCH", path="/pods/ours", code=403, message="a webhook says no")
-    total = await release_pods(idle_plane.client, namespace="default")
+    total = await release_everywhere(idle_plane.client, namespace="default")
     assert (total.released, total.failed) == (2, 1)
     assert total.failures[0].startswith("default/ours: ")
     assert "a webhook says no" in total.failures[0]
@@ -113,14 +111,14 @@ async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other(idle_plane):
 @in_virtual_time
 async def test_release_only_lists_and_patches(idle_plane):
     await _filled(idle_plane)
-    await release_pods(idle_plane.client)
+    await release_everywhere(idle_plane.client)
     assert set(idle_plane.client.statistics().requests) == {"list", "patch"}
 
 
 @in_virtual_time
 async def test_gang_without_namespace_is_refused(idle_plane):
     with pytest.raises(ValueError, match="a namespace is needed"):
-        await release_pods(idle_plane.client, gang="train")
+        await release_everywhere(idle_plane.client, gang="train")
 
 
 STORMS = {
@@ -149,7 +147,7 @@ async def test_pods_that_are_gone_or_replaced_count_as_released() -> None:
             plane.registry.delete(PODS, name, "default")
         _pod(plane, "pod-150")
         errors = {}
-        await release_all(client, pods, lambda pod, error: errors.update({pod.metadata.name: error}))
+        await release(client, pods, lambda pod, error: errors.update({pod.metadata.name: error}))
         assert errors == dict.fromkeys((f"pod-{number}" for number in range(200)), None)
         assert _held(plane) == ["pod-150"]
 
@@ -171,8 +169,8 @@ async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
             _pod(plane, f"pod-{number}")
         plane.arm(method="PATCH", skip=100, times=3, **fault)
         plane.arm(method="PATCH", skip=60, times=3, **fault)
-        first = await release_pods(client, namespace="default")
-        again = await release_pods(client, namespace="default")
+        first = await release_everywhere(client, namespace="default")
+        again = await release_everywhere(client, namespace="default")
         assert _held(plane) == []
         assert first.released + first.failed == 300
         assert again.failed == 0
@@ -259,10 +257,10 @@ async def test_drain_that_does_not_succeed_is_reported(caplog):
     async with VirtualControlPlane.running() as plane:
         ref = claimed_gang(plane, 4)
         await plane.until(lambda: plane.running_ranks() == 4)
-        await delete_job(plane.client, ref)
+        deletion = await delete_gang(plane.client, ref)
         plane.arm("status", code=403, method="PATCH", times=None)
 
-        assert not await drain_pods(plane.client, ref)
+        assert not await drain_pods(plane.client, ref, deletion.deleted)
 
         assert "gangjobs.airflow/harvest" in caplog.text
 

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs import service
-from airflow_provider_gangjobs.ending.delete_gang import discard
-from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
+from airflow_provider_gangjobs.ending.of_task import end_live_gangs
 from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep, sweep_once
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -33,7 +32,7 @@ from tests.crashes import (
     dies,
     may_die,
 )
-from tests.kills import kill
+from tests.ends import Killed, discard, kill
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
 from tests.provider.submission_cluster import KEY
@@ -115,7 +114,7 @@ async def test_kill_while_pods_are_created_leaves_no_pod(created):
     async with VirtualControlPlane.running(nodes=5) as plane:
         ref = await submit_roles(plane, GangSpec(roles=roles))
         await plane.until(lambda: len(plane.pods(ref.name)) >= created)
-        assert await kill(plane.client, ref, CLAIM) is KillResult.DELETED
+        assert await kill(plane.client, ref, CLAIM) is Killed.DELETED
         await gone(plane, ref)
 
 
@@ -147,7 +146,7 @@ async def workers_succeed(plane: VirtualControlPlane, ref: GangRef) -> None:
 
 async def requests_of_kill(plane: VirtualControlPlane, ref: GangRef) -> list[str]:
     process = CrashingClient(plane.client)
-    assert await kill(process, ref, CLAIM) is KillResult.DELETED
+    assert await kill(process, ref, CLAIM) is Killed.DELETED
     return process.requests
 
 
@@ -164,7 +163,7 @@ async def test_kill_deletes_the_job_of_a_live_role_before_an_ended_record(plane)
 async def test_gang_that_succeeds_before_a_role_is_deleted_is_kept(plane, at):
     ref = await leader_ended(plane)
     process = InterferingClient(plane.client, at, lambda: workers_succeed(plane, ref))
-    assert await kill(process, ref, CLAIM) is KillResult.ENDED
+    assert await kill(process, ref, CLAIM) is Killed.ENDED
     assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
     assert await submit_roles(plane, claim="ti-2") == ref
 
@@ -174,7 +173,7 @@ async def test_gang_that_succeeds_before_a_role_is_deleted_is_kept(plane, at):
 async def test_gang_that_another_try_adopts_before_a_role_is_deleted_is_kept(plane, at):
     ref = await leader_ended(plane)
     process = InterferingClient(plane.client, at, lambda: submit_roles(plane, claim="ti-2"))
-    assert await kill(process, ref, CLAIM) is KillResult.LEFT_ALONE
+    assert await kill(process, ref, CLAIM) is Killed.LEFT_ALONE
     await workers_succeed(plane, ref)
     assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
 
@@ -188,7 +187,7 @@ async def test_try_that_starts_while_the_roles_are_deleted_submits_another_gang(
         found.append(await submit_roles(plane, claim="ti-2"))
 
     process = InterferingClient(plane.client, 3, submit)
-    assert await kill(process, ref, CLAIM) is KillResult.DELETED
+    assert await kill(process, ref, CLAIM) is Killed.DELETED
     assert found
     assert found[0] != ref
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
-from airflow_provider_gangjobs.ending.submissions import CleanupAction, clean_up_half_submitted
+from airflow_provider_gangjobs.ending.of_task import end_live_gangs
+from airflow_provider_gangjobs.ending.submissions import clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_user
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_INSTALLATION, LABEL_KUEUE_QUEUE
@@ -29,7 +30,7 @@ from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
-from tests.kills import kill
+from tests.ends import Killed, kill
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
 from tests.provider.submission_cluster import KEY, NO_PERMISSION, InterleavingClient, SubmissionCluster, running_cluster
@@ -155,7 +156,7 @@ async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
                 cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now
             )
             cluster.bench.run(60)
-            if CleanupAction.REMOVE in report.gangs.values():
+            if SweepAction.REMOVE in report.gangs.values():
                 release_all(cluster)
             assert len(cluster.bench.bound()) == (4 if cluster.objects(JOBS) else 0), crash
 
@@ -180,7 +181,7 @@ async def test_other_parameters_of_a_role_are_a_conflict():
 
 @pytest.mark.parametrize("at", ["create podgroups", "patch jobs"])
 async def test_gang_that_is_stopped_while_it_is_submitted_leaves_no_role_running(at):
-    from airflow_provider_gangjobs.ending.kill import stop
+    from tests.ends import stop_gang
 
     async with running_cluster() as cluster:
 
@@ -188,7 +189,7 @@ async def test_gang_that_is_stopped_while_it_is_submitted_leaves_no_role_running
             from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 
             (job,) = cluster.live_jobs()
-            assert await stop(cluster.client, read_job(job).ref, stopped_by_user("stop"))
+            assert await stop_gang(cluster.client, read_job(job).ref, reason="stop")
 
         with pytest.raises(SubmissionFailed, match="stopped"):
             await cluster.submit(LEADER_AND_WORKERS, api=InterleavingClient(cluster.client, at, stop_it))
@@ -461,7 +462,7 @@ async def test_stop_that_only_the_record_has_is_completed_by_the_follower(plane)
 @in_virtual_time
 async def test_kill_deletes_all_roles_and_releases_their_pods(plane):
     ref = await running(plane)
-    assert await kill(plane.client, ref, CLAIM) is KillResult.DELETED
+    assert await kill(plane.client, ref, CLAIM) is Killed.DELETED
     await plane.until(lambda: not plane.pods(ref.name) and not jobs_of(plane, ref), within_s=120)
 
 
@@ -471,7 +472,7 @@ async def test_kill_leaves_a_gang_whose_roles_have_all_ended(plane):
     end_all(plane, ref)
     event = await Follower(plane, ref).event()
     assert event.status is Status.SUCCEEDED
-    assert await kill(plane.client, ref, CLAIM) is KillResult.ENDED
+    assert await kill(plane.client, ref, CLAIM) is Killed.ENDED
     assert len(jobs_of(plane, ref)) == 2
 
 
@@ -518,13 +519,14 @@ async def test_record_of_a_submission_counts_all_roles(plane):
 @in_virtual_time
 async def test_end_of_live_gangs_ends_all_roles(plane):
     ref = await running(plane)
-    ended = await end_live_gangs(
+    ended = []
+    await end_live_gangs(
         plane.client,
         KEY,
         CLAIM,
         namespace=ref.namespace,
         stopped=stopped_by_user("the task ended"),
-        on_ended=lambda ref: None,
+        on_ended=ended.append,
     )
     assert ended == [ref]
     await plane.until(lambda: not plane.pods(ref.name), within_s=120)

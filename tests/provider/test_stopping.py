@@ -10,17 +10,18 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, ServerError
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP
-from airflow_provider_gangjobs.ending.kill import stop, stop_live
+from airflow_provider_gangjobs.ending.stop import BRIEF_PAUSES_S, PAUSES_S, finish_stop
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stop import end_patch, stop_patch
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.requests import BRIEF_PAUSES_S, PAUSES_S, finish_stopped
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
+from tests.ends import stop_gang
 from tests.provider.follower import Follower
 from tests.provider.test_sweep import DELETE, GRACE_S, PROD, Sweeper
 from tests.provider.virtual_time import in_virtual_time
@@ -52,7 +53,7 @@ class ClusterWithKueue:
         return [{"metadata": {"name": "job-train", "namespace": namespace, "uid": "w"}, "spec": {"active": True}}]
 
     async def patch(self, resource: Any, name: str, namespace: str | None, body: Any, **kind: Any) -> Any:
-        spec = body["spec"] if isinstance(body, dict) else {}  # a JSON patch stops the gang of a claim
+        spec = body["spec"]
         if resource.group == KUEUE_GROUP:
             self.patches.append(DEACTIVATE)
             return {}
@@ -87,7 +88,7 @@ def state(cluster: SubmissionCluster) -> SubmissionState:
 async def test_stopped_gang_fails_although_kueue_suspends_its_job_again(cluster, faster: int):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster)
-    assert await stop(api, ref, stopped_by_user("stop"))
+    assert await GangService(api).stop(ref, reason="stop")
     assert api.patches == [STOP, *[DEACTIVATE, START] * (faster + 1)]
     assert (state(cluster), cluster.bench.pods()) == (SubmissionState.FAILED, [])
 
@@ -100,7 +101,7 @@ async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(c
     change(cluster, ref.name, {"metadata": {"annotations": {ANNOTATION_ROLES: roles, ANNOTATION_QUEUE: "team"}}})
     change(cluster, ref.name, end_patch() | {"spec": {**end_patch()["spec"], "suspend": True}})
     api = ClusterWithKueue(cluster, faster)
-    assert await finish_stopped(api, ref, clock=cluster.time.clock())
+    assert await finish_stop(api, ref)
     assert api.patches == [START] * (faster + 1)
     assert end_condition(read_job(cluster.jobs()[0]).view)
     assert cluster.bench.pods() == []
@@ -109,7 +110,7 @@ async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(c
 async def test_stop_gives_up_in_time_and_its_gang_does_not_run(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await stop(api, ref, stopped_by_user("stop"))
+    assert await GangService(api).stop(ref, reason="stop")
     assert (api.patches.count(START), cluster.time.now) == (len(PAUSES_S), sum(PAUSES_S))
     assert (state(cluster), cluster.bench.pods()) == (SubmissionState.STOPPED, [])
 
@@ -117,7 +118,7 @@ async def test_stop_gives_up_in_time_and_its_gang_does_not_run(cluster):
 async def test_stop_by_a_process_that_is_killed_waits_less_than_a_second(cluster):
     ref = await submit_queued(cluster)
     api = ClusterWithKueue(cluster, faster=99)
-    assert await stop_live(api, ref, "ti-1", stopped_by_user("stop"))
+    assert await stop_gang(api, ref, reason="stop", claim_id="ti-1")
     assert (api.patches.count(START), cluster.time.now) == (len(BRIEF_PAUSES_S), sum(BRIEF_PAUSES_S))
 
 
@@ -131,7 +132,7 @@ ERRORS: dict[str, tuple[list[ClusterError], SubmissionState]] = {
 @pytest.mark.parametrize(("errors", "expected"), ERRORS.values(), ids=ERRORS)
 async def test_stop_survives_errors_after_the_mark(cluster, errors: list[ClusterError], expected: SubmissionState):
     ref = await submit_queued(cluster)
-    assert await stop(ClusterWithKueue(cluster, 0, list(errors)), ref, stopped_by_user("stop"))
+    assert await GangService(ClusterWithKueue(cluster, 0, list(errors))).stop(ref, reason="stop")
     assert state(cluster) is expected
 
 

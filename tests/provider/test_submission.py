@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.ending.delete_gang import delete_job
+from airflow_provider_gangjobs.ending.deliver import mark_delivered
 from airflow_provider_gangjobs.exceptions import (
     GangUnsupported,
     InvalidGangSpec,
@@ -18,12 +18,13 @@ from airflow_provider_gangjobs.exceptions import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
-from airflow_provider_gangjobs.jobs.claim import holds_claim, mark_delivered_by
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.submission import UnconfirmedTry
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
+from tests.ends import delete_gang
 from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
@@ -31,6 +32,10 @@ from tests.sandbox.builders import NAMESPACE
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
 BARE = GangSpec(image="trainer:1", workers=4, rendezvous=False)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def holds_claim(cluster, ref, claim: str) -> bool:
+    return any(read_job(job).ref == ref and read_job(job).holds_claim(claim) for job in cluster.jobs())
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -83,8 +88,8 @@ async def test_a_retry_adopts_and_takes_the_claim(cluster):
     first = await cluster.submit(claim="ti-1")
     second = await cluster.submit(claim="ti-2")
     assert (second.ref, second.attempt, second.adopted) == (first.ref, 0, True)
-    assert not await holds_claim(cluster.client, first.ref, "ti-1")
-    assert await holds_claim(cluster.client, first.ref, "ti-2")
+    assert not holds_claim(cluster, first.ref, "ti-1")
+    assert holds_claim(cluster, first.ref, "ti-2")
     cluster.check_one_live_gang(second)
 
 
@@ -110,7 +115,7 @@ async def test_undelivered_success_is_adopted_and_a_delivered_one_is_not(cluster
     cluster.finish_job(first.ref.name)
     second = await cluster.submit(claim="ti-2")
     assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
-    assert await mark_delivered_by(cluster.client, first.ref, "ti-2", at=NOW)
+    assert await mark_delivered(cluster.client, first.ref, "ti-2")
     third = await cluster.submit(claim="ti-3")
     assert (third.attempt, third.state, third.is_suspended) == (1, SubmissionState.IN_PROGRESS, False)
 
@@ -127,7 +132,7 @@ async def test_a_failure_is_followed_by_another_attempt(cluster):
 async def test_submission_does_not_wait_for_a_job_that_is_being_deleted(cluster):
     first = await cluster.submit()
     cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
-    await delete_job(cluster.client, first.ref)
+    await delete_gang(cluster.client, first.ref)
     second = await cluster.submit()
     assert (second.attempt, second.adopted) == (1, False)
 
@@ -137,7 +142,7 @@ async def test_remains_of_a_deleted_gang_use_up_its_name(cluster):
     cluster.bench.registry.patch(
         SERVICES, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/slow"]}}
     )
-    await delete_job(cluster.client, first.ref)
+    await delete_gang(cluster.client, first.ref)
     second = await cluster.submit()
     assert second.attempt == 1
     assert [job["metadata"]["uid"] for job in cluster.live_jobs()] == [second.ref.uid]
@@ -156,7 +161,7 @@ async def test_other_parameters_are_refused_while_it_runs(cluster):
 
 async def test_job_of_the_same_name_that_is_not_the_providers_is_a_conflict(cluster):
     submission = await cluster.submit()
-    await delete_job(cluster.client, submission.ref)
+    await delete_gang(cluster.client, submission.ref)
     cluster.bench.run(60)
     cluster.bench.job(submission.ref.name)
     with pytest.raises(SubmissionConflict, match="belongs to another submission"):
@@ -318,7 +323,7 @@ async def test_adoption_that_conflicts_reads_the_jobs_again(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=2))
     second = await cluster.submit(claim="ti-2")
     assert second.ref == first.ref
-    assert await holds_claim(cluster.client, first.ref, "ti-2")
+    assert holds_claim(cluster, first.ref, "ti-2")
 
 
 async def test_job_that_changes_at_each_try_is_an_error(cluster):
@@ -493,7 +498,7 @@ async def test_try_that_runs_adopts_the_gang_of_a_try_whose_id_is_later(cluster,
     ours = await cluster.submit(claim=FIRST_TRY, confirm=airflow.confirm)
 
     assert (ours.ref, ours.adopted, airflow.questions) == (theirs.ref, True, 1)
-    assert await holds_claim(cluster.client, theirs.ref, FIRST_TRY)
+    assert holds_claim(cluster, theirs.ref, FIRST_TRY)
     assert "A clock of Airflow was wrong when one of these tries began" in caplog.text
 
 
@@ -504,7 +509,7 @@ async def test_try_that_is_not_known_to_run_leaves_the_gang_of_a_later_try_alone
     with pytest.raises(SubmissionFailed, match=message):
         await cluster.submit(claim=FIRST_TRY, confirm=Airflow(answer).confirm)
 
-    assert await holds_claim(cluster.client, theirs.ref, SECOND_TRY)
+    assert holds_claim(cluster, theirs.ref, SECOND_TRY)
     cluster.check_one_live_gang(theirs)
 
 
@@ -514,7 +519,7 @@ async def test_client_that_cannot_ask_airflow_leaves_the_gang_of_a_later_try_alo
     with pytest.raises(SubmissionFailed, match=TAKEN_OVER):
         await cluster.submit(claim=FIRST_TRY)
 
-    assert await holds_claim(cluster.client, theirs.ref, SECOND_TRY)
+    assert holds_claim(cluster, theirs.ref, SECOND_TRY)
 
 
 @pytest.mark.parametrize("answer", [False, None])
@@ -526,7 +531,7 @@ async def test_late_process_of_an_ended_try_leaves_the_gang_of_the_try_that_runs
     with pytest.raises(UnconfirmedTry):
         await cluster.submit(claim=SECOND_TRY, durable=durable, confirm=Airflow(answer, is_late=True).confirm)
 
-    assert await holds_claim(cluster.client, theirs.ref, FIRST_TRY)
+    assert holds_claim(cluster, theirs.ref, FIRST_TRY)
     cluster.check_one_live_gang(theirs)
 
 

@@ -10,15 +10,14 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.ending import kill as kills
-from airflow_provider_gangjobs.ending.delete_gang import deliver, discard
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, stop, stop_live
+from airflow_provider_gangjobs.ending.deliver import deliver, mark_delivered
+from airflow_provider_gangjobs.ending.of_task import end_live_gangs
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.api import Fault, FaultKind
+from tests.ends import Killed, begin_kill, discard, stop_gang
 from tests.provider.submission_cluster import KEY, InterleavingClient
 from tests.sandbox.builders import NAMESPACE
 
@@ -30,33 +29,30 @@ if TYPE_CHECKING:
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def kill(api: Any, ref: GangRef, claim: str, **options: Any) -> KillResult:
-    return (await begin_kill(api, ref, claim, **options)).result
-
-
-async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
-    ended = await kills.end_live_gangs(
+async def end_task(api: Any, ref: GangRef, *, deletes: bool) -> bool:
+    ended: list[GangRef] = []
+    await end_live_gangs(
         api,
         KEY,
         "ti-1",
         namespace=ref.namespace,
-        stopped=None if delete else stopped_by_user("x"),
-        on_ended=lambda ref: None,
+        stopped=None if deletes else stopped_by_user("x"),
+        on_ended=ended.append,
     )
     return bool(ended)
 
 
 ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
-    "a kill": ("delete jobs", lambda api, ref: kill(api, ref, "ti-1")),
+    "a kill": ("delete jobs", lambda api, ref: begin_kill(api, ref, "ti-1")),
     "a discard": ("delete jobs", lambda api, ref: discard(api, ref, "ti-1")),
-    "a stop": ("patch jobs", lambda api, ref: stop_live(api, ref, "ti-1", stopped_by_user("x"))),
-    "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
+    "a stop": ("patch jobs", lambda api, ref: stop_gang(api, ref, reason="x", claim_id="ti-1")),
+    "a delivery": ("patch jobs", lambda api, ref: mark_delivered(api, ref, "ti-1")),
     "the deletion after a delivery": (
         "delete jobs",
-        lambda api, ref: deliver(api, ref, "ti-1", delete=True),
+        lambda api, ref: deliver(api, ref, "ti-1", deletes=True),
     ),
-    "the end of a task, deleting": ("delete jobs", lambda api, ref: end_live_gangs(api, ref, delete=True)),
-    "the end of a task, stopping": ("patch jobs", lambda api, ref: end_live_gangs(api, ref, delete=False)),
+    "the end of a task, deleting": ("delete jobs", lambda api, ref: end_task(api, ref, deletes=True)),
+    "the end of a task, stopping": ("patch jobs", lambda api, ref: end_task(api, ref, deletes=False)),
 }
 
 
@@ -67,7 +63,7 @@ async def test_gang_that_is_adopted_meanwhile_is_kept(cluster, at: str, ending: 
 
     ended = await ending(api, ref)
 
-    assert (ended in (None, False, KillResult.LEFT_ALONE), api.happened) == (True, 1)
+    assert (ended in (None, False, Killed.LEFT_ALONE), api.happened) == (True, 1)
     assert [job["metadata"]["uid"] for job in cluster.jobs()] == [ref.uid]
     assert cluster.jobs()[0]["spec"]["suspend"] is False
 
@@ -92,16 +88,16 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
     async def end() -> None:
         cluster.finish_job(ref.name)
 
-    assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is KillResult.ENDED
+    assert await begin_kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is Killed.ENDED
 
     assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.SUCCEEDED
 
 
 async def test_stopped_gang_is_kept_by_a_kill(cluster):
     ref = (await cluster.submit(claim="ti-1")).ref
-    assert await stop(cluster.client, ref, stopped_by_user("x"))
+    assert await stop_gang(cluster.client, ref, reason="x")
 
-    assert await kill(cluster.client, ref, "ti-1") is KillResult.ENDED
+    assert await begin_kill(cluster.client, ref, "ti-1") is Killed.ENDED
 
     assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.STOPPED
 
@@ -111,7 +107,7 @@ async def test_kill_whose_answer_is_lost_is_known_to_be_done(cluster, kind: Faul
     ref = (await cluster.submit(claim="ti-1")).ref
     cluster.faults.add(Fault(kind, method="DELETE", times=1))
 
-    assert await kill(cluster.client, ref, "ti-1") is KillResult.DELETED
+    assert await begin_kill(cluster.client, ref, "ti-1") is Killed.DELETED
 
     assert cluster.live_jobs() == []
 
@@ -121,13 +117,13 @@ async def test_kill_gives_up_after_repeated_conflicts(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="DELETE", times=None))
 
     with pytest.raises(Conflict):
-        await kill(cluster.client, ref, "ti-1")
+        await begin_kill(cluster.client, ref, "ti-1")
 
 
 async def test_empty_claim_is_responsible_for_nothing(cluster):
     ref = (await cluster.submit(claim="")).ref
 
-    assert await kill(cluster.client, ref, "") is KillResult.LEFT_ALONE
+    assert await begin_kill(cluster.client, ref, "") is Killed.LEFT_ALONE
 
 
 async def test_mark_that_the_server_finds_invalid_raises(cluster):
@@ -135,7 +131,7 @@ async def test_mark_that_the_server_finds_invalid_raises(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=422, method="PATCH", times=1))
 
     with pytest.raises(Invalid):
-        await mark_delivered_by(cluster.client, ref, "ti-1", at=NOW)
+        await mark_delivered(cluster.client, ref, "ti-1")
 
 
 async def test_superseded_gang_that_is_adopted_meanwhile_is_read_again(cluster):
@@ -165,7 +161,7 @@ async def test_superseded_gang_that_succeeds_meanwhile_is_kept(cluster):
 async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
     first = await cluster.submit(claim="ti-1")
     cluster.finish_job(first.ref.name)
-    change = partial(mark_delivered_by, cluster.client, first.ref, "ti-1", at=NOW)
+    change = partial(mark_delivered, cluster.client, first.ref, "ti-1")
     api = InterleavingClient(cluster.client, "delete jobs", change)
 
     await delete_submission(api, first.submission_id, namespace=NAMESPACE, job=True, timeout_s=120)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.ending.delete_gang import delete_job, deliver
-from airflow_provider_gangjobs.ending.kill import stop
+from airflow_provider_gangjobs.ending.deliver import deliver, mark_delivered
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
+from tests.ends import delete_gang, stop_gang
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -28,7 +26,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 async def test_deletion_of_the_job_deletes_all_of_its_objects(cluster):
     submission = await cluster.submit()
     cluster.bench.run()
-    assert (await delete_job(cluster.client, submission.ref)).deleted
+    assert (await delete_gang(cluster.client, submission.ref)).deleted
     for _ in range(3):
         cluster.bench.run(60)
         cluster.bench.stop_deleted()
@@ -36,27 +34,27 @@ async def test_deletion_of_the_job_deletes_all_of_its_objects(cluster):
             cluster.bench.release(pod, "gangjobs.airflow/harvest")
     left = [cluster.objects(kind) for kind in (JOBS, PODS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)]
     assert left == [[]] * 6
-    assert not (await delete_job(cluster.client, submission.ref)).deleted
+    assert not (await delete_gang(cluster.client, submission.ref)).deleted
 
 
 async def test_deletion_does_not_delete_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
-    await delete_job(cluster.client, first.ref)
+    await delete_gang(cluster.client, first.ref)
     cluster.bench.run(60)
     second = await cluster.submit()
     assert second.ref.name == first.ref.name
-    assert not (await delete_job(cluster.client, first.ref)).deleted
+    assert not (await delete_gang(cluster.client, first.ref)).deleted
     assert len(cluster.live_jobs()) == 1
 
 
 async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
     first = await cluster.submit()
-    await delete_job(cluster.client, first.ref)
+    await delete_gang(cluster.client, first.ref)
     cluster.bench.run(60)
     await cluster.submit()
     before = cluster.live_jobs()
-    assert await mark_delivered_by(cluster.client, first.ref, "ti-1", at=NOW) is None
-    assert not await stop(cluster.client, first.ref, stopped_by_user("x"))
+    assert await mark_delivered(cluster.client, first.ref, "ti-1") is None
+    assert not await stop_gang(cluster.client, first.ref, reason="x")
     assert cluster.live_jobs() == before
 
 
@@ -64,7 +62,7 @@ async def test_marks_do_not_change_a_later_job_of_the_name(cluster):
 async def test_stopped_gang_fails_and_never_runs_again(cluster, ran_s):
     first = await cluster.submit()
     cluster.bench.run(ran_s)
-    assert await stop(cluster.client, first.ref, stopped_by_user("assembling took too long"))
+    assert await stop_gang(cluster.client, first.ref, reason="assembling took too long")
     assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.STOPPED
     second = await cluster.submit()
     assert second.attempt == 1
@@ -76,17 +74,17 @@ async def test_stopped_gang_fails_and_never_runs_again(cluster, ran_s):
 
 async def test_marks_on_a_job_that_is_gone_return_false(cluster):
     submission = await cluster.submit()
-    await delete_job(cluster.client, submission.ref)
+    await delete_gang(cluster.client, submission.ref)
     cluster.bench.run()
-    assert await mark_delivered_by(cluster.client, submission.ref, "ti-1", at=NOW) is None
-    assert not await stop(cluster.client, submission.ref, stopped_by_user("x"))
+    assert await mark_delivered(cluster.client, submission.ref, "ti-1") is None
+    assert not await stop_gang(cluster.client, submission.ref, reason="x")
 
 
 @pytest.mark.parametrize("fault", [Fault(FaultKind.STATUS, code=500, times=2), Fault(FaultKind.DROP_AFTER)], ids=str)
 async def test_deletion_is_retried_while_others_change_the_job(cluster, fault):
     submission = await cluster.submit()
     cluster.faults.add(fault)
-    await delete_job(cluster.client, submission.ref)
+    await delete_gang(cluster.client, submission.ref)
     cluster.bench.run()
     assert cluster.jobs() == []
 
@@ -102,7 +100,7 @@ async def succeeded(cluster) -> tuple[GangRef, str]:
 async def test_gang_that_is_deleted_after_its_success_needs_no_mark(cluster):
     ref, version = await succeeded(cluster)
     before = Counter(cluster.client.statistics().requests)
-    assert await deliver(cluster.client, ref, "one", delete=True, version=version)
+    assert await deliver(cluster.client, ref, "one", deletes=True, version=version)
     assert Counter(cluster.client.statistics().requests) - before == {"delete": 1}
     assert cluster.jobs() == []
 
@@ -112,7 +110,7 @@ async def test_gang_that_cannot_be_deleted_is_marked_as_delivered(cluster, code)
     ref, version = await succeeded(cluster)
     cluster.faults.add(Fault(FaultKind.STATUS, code=code, method="DELETE", times=None))
     with suppress(ClusterError):
-        await deliver(cluster.client, ref, "one", delete=True, version=version)
+        await deliver(cluster.client, ref, "one", deletes=True, version=version)
     (job,) = cluster.jobs()
     assert state_of(read_job(job)) is SubmissionState.DELIVERED
 
@@ -120,6 +118,6 @@ async def test_gang_that_cannot_be_deleted_is_marked_as_delivered(cluster, code)
 async def test_gang_that_another_try_has_adopted_is_neither_deleted_nor_marked(cluster):
     ref, version = await succeeded(cluster)
     await cluster.submit(claim="two")
-    assert not await deliver(cluster.client, ref, "one", delete=True, version=version)
+    assert not await deliver(cluster.client, ref, "one", deletes=True, version=version)
     (job,) = cluster.jobs()
     assert state_of(read_job(job)) is SubmissionState.SUCCEEDED

@@ -11,19 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.ending.kill import begin_kill
+from airflow_provider_gangjobs.ending.deliver import mark_delivered
 from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S, NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
 from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, GRACE, SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.claim import mark_delivered_by
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests.ends import begin_kill
 from tests.examples import examples
 from tests.interleaving import Gate, interleaved
 from tests.provider.submission_cluster import KEY, InterleavingClient, SubmissionCluster, running_cluster
-from tests.provider.test_submission_endings import NOW
 from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
@@ -293,7 +292,7 @@ async def test_adoption_discards_the_known_state_of_the_task(cluster):
 async def test_delivered_gang_whose_deletion_failed_is_deleted(cluster):
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
     cluster.finish_job(ref.name)
-    await mark_delivered_by(cluster.client, ref, "ti-1", at=NOW)
+    await mark_delivered(cluster.client, ref, "ti-1")
     assert [await Sweeper(cluster).look(), cluster.jobs() == []] == [[], False]
     sweeper = Sweeper(cluster)
     assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], [SweepAction.DELETE_DELIVERED]]
@@ -446,7 +445,7 @@ class PagesUngated:
 
 OTHERS: dict[str, Callable[[SubmissionCluster, GangRef], Callable[[Any], Awaitable[Any]]]] = {
     "kill": lambda cluster, ref: lambda api: begin_kill(api, ref, "ti-1"),
-    "deliver": lambda cluster, ref: lambda api: mark_delivered_by(api, ref, "ti-1", at=NOW),
+    "deliver": lambda cluster, ref: lambda api: mark_delivered(api, ref, "ti-1"),
 }
 
 

@@ -12,12 +12,10 @@ import pytest
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS as JOBS_RESOURCE
-from airflow_provider_gangjobs.ending.kill import stop
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
 from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
@@ -25,6 +23,7 @@ from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests.ends import stop_gang
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import START, elapsed, in_virtual_time
@@ -366,7 +365,7 @@ async def test_gang_that_a_user_stopped_has_failed_and_is_not_waited_for(plane):
     ref = plane.submit(workers=2)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 2)
-    assert await stop(plane.client, ref, stopped_by_user("not needed any more"))
+    assert await stop_gang(plane.client, ref, reason="not needed any more")
     event = await following.event()
     assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Stopped")
     assert "not needed any more" in event.message

@@ -10,11 +10,10 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
-from tests.kills import kill
+from tests.ends import Killed, kill
 from tests.queues.following import following
 from tests.queues.tenants import kueue_tenant
 from tests.timeouts import TIMEOUT_S
@@ -80,7 +79,7 @@ async def play(kueue: Kueue, tenant: Tenant, end: str, name: str) -> None:
         async with following(tenant, submission, deadlines) as followed:
             await followed.line(phase.line)
             if end == "killed":
-                assert await kill(gangs.client, submission.ref, "somebody") is KillResult.DELETED
+                assert await kill(gangs.client, submission.ref, "somebody") is Killed.DELETED
             event = await followed.event()
         expected = {"killed": ("deleted", "JobDeleted"), "timed out": ("timeout", phase.reason)}[end]
         assert (event.status, event.reason) == expected, event

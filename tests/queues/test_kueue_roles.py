@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_GA
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
-from tests.kills import kill
+from tests.ends import kill
 from tests.queues.following import following, pods_of, until, waiting_behind
 from tests.queues.test_kueue_topology import HOSTNAME, create_topology_queue
 from tests.replies import accepted

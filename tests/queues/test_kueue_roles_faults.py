@@ -10,11 +10,9 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, SERVICES
 from airflow_provider_gangjobs.cluster.served_resources import discover
-from airflow_provider_gangjobs.ending import kill
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.roles import parse_role_jobs
-from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
@@ -126,7 +124,7 @@ async def stop_with_crash(gangs: GangService, submission_id: str, crash: Crash) 
     """Stop a gang that waits in its queue by a process that dies, and submit the gang again."""
     first = await submit(gangs, submission_id, spec=NEVER_FITS)
     with suppress(ProcessDied):
-        await kill.stop(CrashingClient(gangs.client, crash), first.ref, stopped_by_user("enough"))
+        await GangService(CrashingClient(gangs.client, crash)).stop(first.ref, reason="Enough: stop")
     second = await submit(gangs, submission_id, spec=NEVER_FITS)
     record = await gangs.client.get(JOBS, first.ref.name, gangs.namespace)
     is_stopped = read_job(record).is_stopped
@@ -148,7 +146,7 @@ async def test_stop_that_died_is_finished_by_the_next_submission(kueue: Kueue, t
     async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         submission = await submit(gangs, "clean", spec=NEVER_FITS)
-        assert await kill.stop(clean, submission.ref, stopped_by_user("enough"))
+        assert await GangService(clean).stop(submission.ref, reason="Enough: stop")
         crashes = crash_points(clean.requests)
         plays = [stop_with_crash(gangs, f"op-{number}", crash) for number, crash in enumerate(crashes)]
         for crash, found in zip(crashes, await asyncio.gather(*plays, return_exceptions=True), strict=True):

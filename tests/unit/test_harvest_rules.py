@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooManyRequests,
 )
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_all
+from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.kube.views import Meta, PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
@@ -416,7 +416,7 @@ async def released(server: Server, count: int, **more: Any) -> dict[str, Cluster
 
     clock = Clock(sleep=lambda _: asyncio.sleep(0))
     async with asyncio.timeout(TIMEOUT_S), Client(config_for(server.url), clock=clock, retry_for_s=1) as client:
-        await release_all(client, pods(count), report, **more)
+        await release(client, pods(count), report, **more)
         assert client.statistics().requests["patch"] <= len(server.requests)
     return reported
 

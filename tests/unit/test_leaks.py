@@ -28,7 +28,6 @@ CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
     "failed, without a time to live": (gang().failed(9), {}, LeakKind.KEPT_FOR_EVER),
     "of a submission id, ended": (job().complete(9), {}, LeakKind.KEPT_FOR_EVER),
     "delivered, without a time to live": (gang().complete(9).annotation(*DELIVERED), {}, LeakKind.KEPT_FOR_EVER),
-    "dropped": (gang().complete(9).label(well_known.LABEL_DROPPED, "true"), {}, LeakKind.KEPT_FOR_EVER),
     "stopped, and its pods end": (
         gang().suspended(5).stopped(),
         {},

@@ -67,9 +67,8 @@ def stopped(made: JobBuilder) -> JobBuilder:
         (gang().suspended(), ASK_AFTER),
         (gang().complete(9), GRACE),
         (stopped(gang()), GRACE),
-        (gang().label(well_known.LABEL_DROPPED, "true"), GRACE),
     ],
-    ids=["live", "half submitted", "ended", "stopped", "dropped"],
+    ids=["live", "half submitted", "ended", "stopped"],
 )
 def test_grace_of_a_live_gang_is_short(made: JobBuilder, grace: timedelta) -> None:
     assert grace_of(made.read(), GRACE) == grace
@@ -126,11 +125,6 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "complete, Airflow is down": (gang().complete(9), replace(UNOWNED, task=TaskEnd.UNKNOWN), LEAVE),
     "complete, without a claim": (gang().complete(9).annotation(well_known.ANNOTATION_CLAIM, ""), UNOWNED, LEAVE),
     "complete, made by a hook": (NAMELESS_ENDED, UNOWNED, LEAVE),
-    "complete, its submission was dropped": (
-        gang().complete(9).label(well_known.LABEL_DROPPED, "true"),
-        UNOWNED,
-        LEAVE,
-    ),
     "failed, Airflow was not asked": (gang().failed(9), UNOWNED, LEAVE),
     "complete and held": (gang().complete(9), HELD, RELEASE),
     "failed and held": (gang().failed(9), HELD, RELEASE),
@@ -152,8 +146,8 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
         UNOWNED,
         SweepAction.DELETE_DELIVERED,
     ),
-    "delivered, its submission was dropped": (
-        delivered(gang().complete(9)).label(well_known.LABEL_DROPPED, "true"),
+    "delivered, its Job was kept when its submission was deleted": (
+        delivered(gang(on_finish="keep").complete(9)).annotation(well_known.ANNOTATION_CLAIM, ""),
         UNOWNED,
         LEAVE,
     ),
@@ -228,7 +222,7 @@ def test_only_a_success_of_the_own_task_marks_a_gang_that_has_succeeded(made: Jo
         assert facts.installation == read.installation != ""
         assert read.complete_condition is not None
         assert read.claim
-        assert not any((read.is_delivered, read.is_dropped, read.is_being_deleted))
+        assert not any((read.is_delivered, read.is_being_deleted))
 
 
 @given(st.sampled_from([made for made, _, _ in CASES.values()]), FACTS)

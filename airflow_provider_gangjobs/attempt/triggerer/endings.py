@@ -36,9 +36,11 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     shared_service,
 )
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
-from airflow_provider_gangjobs.ending.kill import KillResult, begin_kill, finish_kill
+from airflow_provider_gangjobs.ending.delete import Deletion, delete, finish_deletion
+from airflow_provider_gangjobs.ending.of_task import is_live_gang_of
 from airflow_provider_gangjobs.gang.state.ownership import GRACE, TaskEnd
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
 if TYPE_CHECKING:
     import configparser
@@ -63,7 +65,7 @@ RELEASES_AT_ONCE_MAX: Final = 8
 releases what is left."""
 
 
-async def run_shielded(kill: Coroutine[Any, Any, KillResult | None]) -> None:
+async def run_shielded(kill: Coroutine[Any, Any, None]) -> None:
     """Run a kill in a task that goes on when the caller is cancelled.
 
     Airflow 3.3 repeats the cancellation at every sync, about once a second, until the trigger has ended
@@ -72,31 +74,26 @@ async def run_shielded(kill: Coroutine[Any, Any, KillResult | None]) -> None:
     await asyncio.shield(run_in_background(kill, name="kill"))
 
 
-async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult | None:
+async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> None:
     """Delete the gang if its task was killed, the gang is live, and the task instance still holds the claim.
 
     A gang that has ended is kept with its ledger: the missing outcomes are recorded and the pods are released, as the
     trigger would have done. The function is safe to repeat. It never raises, except when it is cancelled.
-
-    :return: What was done. `None` if the gang was left alone, or if the result is unknown.
     """
     if not args.delete_on_kill:
         log.info("Gang %s is kept, whether or not its task was killed, because on_kill is 'keep'", args.ref)
-        return None
+        return
     try:
         # All kills hold the shared client while they wait for their turn, so it is opened once.
         config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
-            return await _kill(gangs, config, args, task_instance, log)
+            await _kill(gangs, config, args, task_instance, log)
     except Exception:
         what = "It is not known whether gang %s was deleted. If its task has ended, a sweep ends the gang"
         log.exception(what, args.ref)
-        return None
 
 
-async def _kill(
-    gangs: GangService, config: ClusterConfig, args: TriggerArgs, task_instance: Any, log: Logger
-) -> KillResult | None:
+async def _kill(gangs: GangService, config: ClusterConfig, args: TriggerArgs, task_instance: Any, log: Logger) -> None:
     """Kill as `kill` does.
 
     Raises:
@@ -108,18 +105,25 @@ async def _kill(
         if not is_kill(state, outlives_task=args.outlives_task):
             reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
             log.info("The task was not killed (its state is %s): %s", state, reason)
-            return None
-        begun = await begin_kill(gangs.client, args.ref, args.claim)
-    log.info("The task was killed. Gang %s %s", args.ref, _RESULTS[begun.result])
+            return
+        requests = RetryingRequests(gangs.client, args.namespace)
+        deletion = await delete(requests, args.ref, only_if=is_live_gang_of(args.claim))
+    has_ended = deletion.kept is not None and deletion.kept.holds_claim(args.claim)
+    log.info("The task was killed. Gang %s %s", args.ref, _result(deletion, has_ended=has_ended))
     try:
         async with limits.releases, asyncio.timeout(KILL_TIMEOUT_S):
-            if begun.result is KillResult.ENDED:
+            if has_ended:
                 await args.hook.afollow(args.ref, config=config)
             else:
-                await finish_kill(gangs.client, begun)
+                await finish_deletion(gangs.client, args.ref, deletion)
     except Exception:
         log.exception("Some pods of gang %s may still be held. A sweep releases them", args.ref)
-    return begun.result
+
+
+def _result(deletion: Deletion, *, has_ended: bool) -> str:
+    if deletion.deleted is not None:
+        return "is deleted"
+    return "has ended and is kept" if has_ended else "is already gone, or another task instance holds its claim"
 
 
 class KillLimits:
@@ -136,12 +140,6 @@ _NOT_KILLED_BY_STATE: Final = {
     "success": "gang %s runs on after its task, because the task waited only for its start",
     AbsentState.UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
 }
-_RESULTS: Final = {
-    KillResult.DELETED: "is deleted",
-    KillResult.ENDED: "has ended and is kept",
-    KillResult.LEFT_ALONE: "is already gone, or another task instance holds its claim",
-}
-
 
 log = logging.getLogger(__name__)
 

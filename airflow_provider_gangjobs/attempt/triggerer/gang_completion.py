@@ -33,10 +33,9 @@ from airflow_provider_gangjobs.attempt.metrics import report_use
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
-from airflow_provider_gangjobs.ending.delete_gang import deliver
+from airflow_provider_gangjobs.ending.deliver import awaits_delivery, deliver
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.spec import Logs, Results
-from airflow_provider_gangjobs.jobs.claim import awaits_delivery
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 
@@ -264,7 +263,7 @@ async def _deliver(args: TriggerArgs, version: str) -> None:
         config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
             deletes = TriggerEnd.of(args.end).deletes
-            await deliver(gangs.client, args.ref, args.claim, delete=deletes, version=version)
+            await deliver(gangs.client, args.ref, args.claim, deletes=deletes, version=version)
     except Exception as error:  # a secrets backend may raise anything
         why = str(error) if is_for_users(error) else type(error).__name__
         _log.warning("Gang %s could not be delivered, which is left to a sweep: %s", args.ref, why)

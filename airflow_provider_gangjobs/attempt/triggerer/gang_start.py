@@ -46,7 +46,7 @@ from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, Task
 from airflow_provider_gangjobs.attempt.triggerer.endings import KILL_TIMEOUT_S, KillLimits, sweep_namespace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.ending.kill import KillResult, end_live_gangs
+from airflow_provider_gangjobs.ending.of_task import end_live_gangs
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
@@ -135,34 +135,32 @@ class GangStart:
         if self._running is not None and not self._is_killed:
             self._running.cancel()
 
-    async def kill(self) -> KillResult | None:
+    async def kill(self) -> None:
         """Stop the start, and delete what it has begun if the task was killed. Never raises.
 
         The request that was sent gets its answer first, so nothing is created after the deletion.
         """
         self._is_killed = True
         if self._running is None:
-            return None
+            return
         if self._gangs is not None:
             await asyncio.wait({self._running}, timeout=KILL_TIMEOUT_S)
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
         gangs, rendered, log = self._gangs, self._rendered, self.log
         if gangs is None or rendered is None:
-            return None  # nothing was sent to the cluster
+            return  # nothing was sent to the cluster
         if rendered.task.kill_policy is not OnKill.DELETE:
             log.info("The gang is kept, whether or not its task was killed, because on_kill is 'keep'")
-            return None
+            return
         try:
             async with loop_local(KillLimits).kills, asyncio.timeout(KILL_TIMEOUT_S):
                 if not await self._is_killed_task(rendered):
-                    return None
+                    return
                 async with shared_service(gangs.config) as service:
                     await self._end(service, gangs, "the task was killed")
-                    return KillResult.DELETED
         except Exception:
             log.exception("It is not known whether the gang was deleted. If its task has ended, a sweep ends the gang")
-            return None
 
     # -- the start -------------------------------------------------------------------------------------------
 

@@ -410,7 +410,9 @@ class _GangWait:
 
         The worker that gets the event would also end the gang. But a worker may be free only after hours.
         """
-        from airflow_provider_gangjobs.ending.kill import stop_live
+        from airflow_provider_gangjobs.ending.of_task import is_live_gang_of
+        from airflow_provider_gangjobs.ending.stop import stop
+        from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
         event = timeout_event(self._args, self._last)
         harvested = None
@@ -420,8 +422,9 @@ class _GangWait:
             async with asyncio.timeout(STOP_WITHIN_S):
                 config = await self._read_config()
                 async with shared_service(config) as gangs:
-                    ref, claim = self._args.ref, self._args.claim
-                    if not await stop_live(gangs.client, ref, claim, BY_EXECUTION_TIMEOUT):
+                    requests = RetryingRequests(gangs.client, self._args.namespace)
+                    is_own = is_live_gang_of(self._args.claim)
+                    if not await stop(requests, self._args.ref, BY_EXECUTION_TIMEOUT, only_if=is_own):
                         return event
             self._log.info("Gang %s is stopped: the execution_timeout of its task has passed", self._args.ref)
             async with asyncio.timeout(HARVEST_WITHIN_S):

@@ -143,13 +143,13 @@ class _PreviousWait:
         return ""
 
     async def _count(self) -> int:
-        from airflow_provider_gangjobs.ending.release import release_and_count_running
+        from airflow_provider_gangjobs.ending.release import count_running
         from airflow_provider_gangjobs.jobs.requests import retry_until_answered
 
         config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
             pods = await retry_until_answered(
-                lambda: release_and_count_running(gangs.client, self._args.ref), clock=gangs.client.clock
+                lambda: count_running(gangs.client, self._args.ref), clock=gangs.client.clock
             )
             self._clock = gangs.client.server_clock if gangs.client.server_clock.is_known else None
         return pods

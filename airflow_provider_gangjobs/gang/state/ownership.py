@@ -54,7 +54,7 @@ class TaskEnd(StrEnum):
 
 
 class SweepAction(StrEnum):
-    """What a sweep does with a gang."""
+    """What a sweep, or the cleanup of half-submitted gangs, does with a gang."""
 
     LEAVE = "leave"
     ASK = "ask Airflow"
@@ -69,6 +69,10 @@ class SweepAction(StrEnum):
     """Mark the outcome as delivered, and keep the Job, if its claim has not changed."""
     FINISH = "finish"
     """Let the Job of a stopped gang fail, which is suspended."""
+    COMPLETE = "complete"
+    """Start a half-submitted gang, of which only the start is missing."""
+    REMOVE = "remove"
+    """Stop and delete a half-submitted gang."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +104,13 @@ def grace_of(gang: StoredGang, grace: timedelta) -> timedelta:
 
     :param grace: The grace of a gang that is over.
     """
-    return grace if gang.is_over or gang.is_dropped else min(grace, ASK_AFTER)
+    return grace if gang.is_over else min(grace, ASK_AFTER)
 
 
 def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     """Return what a sweep does with a gang. The first rule that fits decides.
 
-    A gang is over if it has ended, was stopped, is being deleted, or was dropped (`StoredGang.is_dropped`).
+    A gang is over if it has ended, was stopped, or is being deleted.
 
     | the gang | action |
     |---|---|
@@ -114,7 +118,7 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     | is followed, or was followed within the grace | leave |
     | is over, and its pods are held | release |
     | has no id of an installation, as the sweep | leave |
-    | is over, was delivered and not dropped, and its policy deletes the Job | delete |
+    | is over, was delivered, and its policy deletes the Job | delete |
     | is over, and its stopped Job is suspended, so that the Job cannot fail | finish |
     | has succeeded and was not delivered, and Airflow was not asked | ask |
     | has succeeded and was not delivered, and Airflow has accepted the success of its task | mark as delivered |
@@ -142,7 +146,7 @@ def _decide_own(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
         unowned = f"it {'ended' if gang.is_ended else 'was created'} {_minutes(facts.unowned_for)} ago"
     if facts.unowned_for < facts.grace:
         return _leave(f"{unowned}, less than the grace")
-    if gang.is_over or gang.is_dropped:
+    if gang.is_over:
         return _decide_ended(gang, facts, unowned)
     return _decide_live(gang, facts, unowned)
 
@@ -150,7 +154,7 @@ def _decide_own(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
 def _decide_ended(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDecision:
     if facts.held_pods:
         return SweepDecision(SweepAction.RELEASE, f"the gang is over, its pods are held, and {unowned}")
-    if gang.is_delivered and not gang.is_being_deleted and not gang.is_dropped and _deletes_delivered(gang):
+    if gang.is_delivered and not gang.is_being_deleted and _deletes_delivered(gang):
         return SweepDecision(
             SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {gang.on_finish}"
         )
@@ -186,7 +190,7 @@ def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
 
 def _lacks_delivery(gang: StoredGang) -> bool:
     is_of_operator = gang.task_key is not None and bool(gang.claim) and gang.on_finish is not None
-    is_undelivered = not (gang.is_delivered or gang.is_dropped or gang.is_being_deleted)
+    is_undelivered = not (gang.is_delivered or gang.is_being_deleted)
     return is_of_operator and is_undelivered and gang.complete_condition is not None
 
 

@@ -37,7 +37,6 @@ Several enums say how far something is. Each answers one question:
     How did the Job end, once and for all?                      VerdictKind        the Job, or that it is gone
     Why does the event of a trigger end the wait of its task?   Status             the verdict, a deadline or an error
     How did one rank end?                                       OutcomeKind        the pod of the rank
-    What happened to the gang when its task was killed?         KillResult         the deletion of the Job
     Has a gang reached what a sensor waits for?                 Answer             the Job of the newest attempt
     What is known about the end of the gang's task?             TaskEnd            Airflow's API server
 
@@ -270,22 +269,23 @@ class SubmissionState(StrEnum):
     """The Job ended, and its outcome was delivered."""
     DELETING = "deleting"
     """The Job is being deleted, however it ended: it can neither be adopted nor delivered."""
-    DROPPED = "dropped"
-    """The submission was deleted and the Job was kept. The Job belongs to nobody."""
 
 
 def state_of(gang: StoredGang) -> SubmissionState:
     """Return the state as the next submission of the same task or id finds it."""
     if gang.is_being_deleted:
         return SubmissionState.DELETING
-    if gang.is_dropped:
-        return SubmissionState.DROPPED
     # A gang that outlives its task is delivered while it runs. Until the gang ends, another try may adopt it.
     if gang.is_delivered and (gang.is_over or not gang.outlives_task):
         return SubmissionState.DELIVERED
     ended = end_of(gang)
     is_stopped = ended is SubmissionState.IN_PROGRESS and gang.is_stopped
     return SubmissionState.STOPPED if is_stopped else ended
+
+
+def is_live(gang: StoredGang) -> bool:
+    """Return whether the gang has not ended, and was neither stopped nor given up."""
+    return state_of(gang) is SubmissionState.IN_PROGRESS
 
 
 def end_of(gang: StoredGang) -> SubmissionState:

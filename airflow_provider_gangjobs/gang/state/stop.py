@@ -33,15 +33,9 @@ def stop_patch(stopped: Stopped, gang: StoredGang) -> dict[str, Any]:
     :param gang: The Job as it was just read. The patch is sent only if the Job has not changed since.
     """
     spec: dict[str, Any] = {"activeDeadlineSeconds": STOPPED_DEADLINE_S}
-    if needs_finish(gang):
+    if gang.is_suspended or gang.started_at is None:
         spec["suspend"] = True
     return {"spec": spec} if gang.stopped is not None else {**mark_patch(stopped), "spec": spec}
-
-
-def needs_finish(gang: StoredGang) -> bool:
-    """Return whether `stop_patch` leaves a Job suspended that was in this state, so that `finish_patch` must let it
-    fail."""
-    return gang.is_suspended or gang.started_at is None
 
 
 class FinishStep(StrEnum):

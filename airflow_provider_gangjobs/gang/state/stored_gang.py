@@ -222,7 +222,7 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def is_dropped(self) -> bool:
-        """The submission was deleted and the Job was kept, for which no task instance is responsible."""
+        """The submission was deleted and the Job was kept. It is delivered, and no task instance is responsible."""
         return self.view.metadata.labels.dropped is not None
 
     # -- size and counters -------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_jo
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role
 from airflow_provider_gangjobs.gang.roles import format_role_jobs, role_job_name
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
@@ -66,7 +65,7 @@ class CreateJob(Step, frozen=True):
         job = read_job(stored)
         if job.is_being_deleted:
             raise progress.superseded(f"{progress.where} is being deleted")
-        if state_of(job) is SubmissionState.DROPPED:
+        if job.is_dropped:
             raise progress.superseded(f"{progress.where} is kept from a deleted submission")
         if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.submission_id, job)

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, TooManyRequests
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.ending.release import release_all
+from airflow_provider_gangjobs.ending.release import release
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import FailedRanks, Outcome, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, keeps_running
@@ -574,7 +574,7 @@ class Harvester:
             self._totals.released += 1
             self._queue.remove(pod.metadata.uid)
 
-        await release_all(self._client, list(islice(pods.values(), at_most)), done, is_stopped=until)
+        await release(self._client, list(islice(pods.values(), at_most)), done, is_stopped=until)
         return errors[0] if errors else None
 
     async def _record(self, batch: Sequence[UnrecordedPod]) -> None:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.kill import KillResult
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
-from tests.kills import kill
+from tests.ends import Killed, kill
 from tests.queues.following import following, until
 from tests.timeouts import TIMEOUT_S
 
@@ -86,7 +85,7 @@ async def test_a_gang_without_room_waits_with_the_cause_and_runs_when_there_is_r
             await gang.line(CAUSES[cluster.name])
             assert not [line for line in gang.lines if any(text in line for text in NOT_CAUSES)]
         assert history.most_bound(second.ref.name) == 0
-        assert await kill(gangs.client, first.ref, "somebody") is KillResult.DELETED
+        assert await kill(gangs.client, first.ref, "somebody") is Killed.DELETED
         event = await follow_gang(tenant, second)
     assert event.status is Status.SUCCEEDED, str(event)
     assert history.longest_partial_s(second.ref.name, 3) < SETTLED_S
@@ -160,7 +159,7 @@ async def test_a_gang_of_the_same_name_as_one_that_was_killed_is_not_placed_in_p
     async with GangService.connect(tenant.config) as gangs:
         first = await submit_gang(gangs, by(cluster, code=SLEEP))
         await until(lambda: history.most_bound(first.ref.name) == 3)
-        assert await kill(gangs.client, first.ref, "somebody") is KillResult.DELETED
+        assert await kill(gangs.client, first.ref, "somebody") is Killed.DELETED
         await gone(gangs, tenant)
         async with asyncio.timeout(TIMEOUT_S):
             while await gangs.client.list(JOBS, tenant.namespace):  # noqa: ASYNC110 - another process deletes it
@@ -204,7 +203,7 @@ async def test_a_gang_that_is_killed_while_it_waits_leaves_nothing(
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED))
         await until(lambda: len(history.moments.get(submission.ref.name, ())) >= 3, lambda: "no pods")
-        assert await kill(gangs.client, submission.ref, "somebody") is KillResult.DELETED
+        assert await kill(gangs.client, submission.ref, "somebody") is Killed.DELETED
         await gone(gangs, tenant)
     assert history.most_bound(submission.ref.name) == 0
 
@@ -215,7 +214,7 @@ async def test_a_gang_that_is_killed_while_it_runs_leaves_nothing(
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, by(cluster, code=SLEEP))
         await until(lambda: history.most_bound(submission.ref.name) == 3, lambda: cluster.log.read_text()[-3000:])
-        assert await kill(gangs.client, submission.ref, "somebody") is KillResult.DELETED
+        assert await kill(gangs.client, submission.ref, "somebody") is Killed.DELETED
         await gone(gangs, tenant)
     assert history.longest_partial_s(submission.ref.name, 3) < SETTLED_S
 
