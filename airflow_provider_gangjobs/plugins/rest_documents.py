@@ -48,7 +48,7 @@ from airflow_provider_gangjobs.gang.identity import parse_default_submission_id
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
-from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec, RoleSpec
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
 from airflow_provider_gangjobs.gang.view import GangView  # noqa: TC001 - msgspec reads annotations
 from airflow_provider_gangjobs.plugins.caches import describe_error
@@ -108,7 +108,11 @@ class BinaryFile(Struct, frozen=True):
     base64: str
 
 
-_IN_JSON: Final[dict[str, Any]] = {"files": Mapping[str, str | BinaryFile], "gang": GangPolicy}
+_IN_JSON: Final[dict[str, Any]] = {
+    "files": Mapping[str, str | BinaryFile],
+    "gang": GangPolicy,
+    "roles": Mapping[str, RoleSpec] | None,
+}
 """The parameters of a spec whose types in JSON are narrower."""
 
 

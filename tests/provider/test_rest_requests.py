@@ -13,6 +13,7 @@ import pytest
 from fastapi import HTTPException
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.spec import GangSpec, RoleSpec
 from airflow_provider_gangjobs.plugins import rest as rest_app
 from airflow_provider_gangjobs.plugins import rest_access, rest_documents
 from airflow_provider_gangjobs.plugins.rest_access import (
@@ -390,6 +391,9 @@ async def test_document_describes_each_operation_and_what_it_answers(rest: RestC
         schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
         jsonschema.validate(reply.json(), schema)
     assert document["components"]["securitySchemes"]
+    schemas = document["components"]["schemas"]
+    assert schemas["GangSpec"]["properties"].keys() == set(GangSpec.__struct_fields__)
+    assert schemas["RoleSpec"]["properties"].keys() == set(RoleSpec.__struct_fields__)
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
