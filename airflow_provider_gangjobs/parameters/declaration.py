@@ -168,7 +168,6 @@ def gang_job_parameters(
     queue_timeout: TimeLimit = None,
     assemble_timeout: TimeLimit = None,
     run_timeout: TimeLimit = None,
-    previous_timeout: TimeLimit = None,
     progress_timeout: Duration = None,
     restarts: int = 0,
     no_restart_on_exit_codes: Annotated[int | Sequence[int] | None, Parameter(convert=to_exit_codes)] = None,
@@ -289,8 +288,6 @@ def gang_job_parameters(
     :param assemble_timeout: How long it may take until all ranks run, from the end of the queue. `None` (the default)
         means no limit.
     :param run_timeout: How long all ranks may run. `None` (the default) means no limit.
-    :param previous_timeout: How long a new attempt waits for the pods of the attempt before. Defaults to
-        `assemble_timeout`.
     :param progress_timeout: How long a rank that has begun to report progress may be silent. Then it counts as failed,
         and Python programs write the stack of every thread. Defaults to no limit.
     :param restarts: How often the programs of all ranks are stopped and started again in the same pods, after the

@@ -5,17 +5,15 @@ from __future__ import annotations
 import inspect
 import pydoc
 import re
-from datetime import timedelta
 from typing import assert_type
 
 import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.state.deadlines import limit_of_previous
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.declaration import gang_job_parameters
 
-PARAMETERS_MAX = 71
+PARAMETERS_MAX = 70
 
 
 def declared() -> dict[str, inspect.Parameter]:
@@ -42,15 +40,6 @@ def test_number_of_parameters_is_limited() -> None:
     documented = re.findall(r"^:param (\w+):", inspect.getdoc(GangJobOperator) or "", re.MULTILINE)
 
     assert len(set(documented) - {"kwargs"}) <= PARAMETERS_MAX
-
-
-def test_wait_for_an_earlier_attempt_has_a_limit_of_its_own() -> None:
-    train = GangJobOperator(
-        task_id="train", image="trainer", assemble_timeout=90, previous_timeout=timedelta(minutes=1)
-    )
-
-    assert limit_of_previous(train.time_limits) == ("previous_timeout", 60)
-    assert limit_of_previous({"assemble_timeout": 90}) == ("assemble_timeout", 90)
 
 
 def test_value_of_another_type_is_refused_by_type_checkers_too() -> None:

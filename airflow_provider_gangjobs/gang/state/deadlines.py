@@ -85,7 +85,7 @@ PARAMETERS: Final = {
 def limit_of_previous(limits: Mapping[str, float]) -> tuple[str, float | None]:
     """Return the parameter that limits the wait for the pods of an earlier attempt, and its seconds; `None` means no
     limit."""
-    name = "previous_timeout" if "previous_timeout" in limits else "assemble_timeout"
+    name = "assemble_timeout"
     return name, limits.get(name)
 
 
