@@ -141,7 +141,7 @@ async def readers_see(one: Task) -> list[Any]:
     await lists.clients.aclose()
     assert result.snapshot is not None
     tab = view_task(locator, result.snapshot, "", datetime.now(UTC))
-    return [(await rest.get_gang(logs="all")).json(), (await rest.get_gang(rank=0)).json(), tab, listed]
+    return [(await rest.get_gang(logs="all")).json(), (await rest.get_gang(rank=0)).json(), repr(tab), listed]
 
 
 def terminal_shows(one: Task, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
