@@ -56,8 +56,8 @@ from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, R
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE, Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
+from airflow_provider_gangjobs.gang.state.reason import QUEUE_NEVER
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT, REASON_JOB_DEADLINE
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable, to_sentence
 
 if TYPE_CHECKING:
@@ -76,13 +76,17 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
 
 
-IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
-_TIMEOUT_ERRORS: Final = {
-    f".{WaitCause.UNSCHEDULABLE}": Unschedulable,
-    f".{WaitCause.VOLUME}": Unschedulable,
-    f"{Phase.QUEUED}.{WaitCause.QUEUE_REFUSED}": QueueRefused,
-}
-"""By the end of the reason of a timeout event."""
+_UNPLACED: Final = frozenset(
+    {
+        Category.INSUFFICIENT_RESOURCES,
+        Category.NEVER_FITS,
+        Category.NODES_NOT_MATCHING,
+        Category.VOLUME_UNAVAILABLE,
+        Category.POD_GROUP_ERROR,
+        Category.UNSCHEDULABLE,
+    }
+)
+"""Categories of gangs that the scheduler cannot place."""
 _APP_ERRORS: Final[dict[str, type[AppFailed]]] = {
     Category.OUT_OF_MEMORY: OutOfMemory,
     Category.START_FAILED: StartFailed,
@@ -156,17 +160,26 @@ def _message(event: GangEvent, remedy: str = "") -> str:
 
 def _timeout_error(event: GangEvent) -> GangJobError:
     ref, reason = str(event.ref), event.reason
-    if reason.endswith(IMAGE_REASON_SUFFIX):
+    is_late = reason == EXECUTION_TIMEOUT
+    if event.category == Category.IMAGE_PULL_FAILED and not is_late:
         return ImagePullFailed(ref=ref, reason=reason, message=_message(event), image=event.image)
-    error_class = next((kind for end, kind in _TIMEOUT_ERRORS.items() if reason.endswith(end)), DeadlineExceeded)
+    error_class = DeadlineExceeded if is_late else _class_of_timeout(event)
     return error_class(
         ref=ref,
         phase=event.phase,
         seconds=event.seconds,
         waiting_for="\n".join(filter(None, (event.message, *event.notes))),
         advice=event.remedy,
-        limited_by="execution_timeout" if reason == EXECUTION_TIMEOUT else "",
+        limited_by="execution_timeout" if is_late else "",
     )
+
+
+def _class_of_timeout(event: GangEvent) -> type[DeadlineExceeded]:
+    if event.phase == Phase.QUEUED and event.category in QUEUE_NEVER:
+        return QueueRefused
+    is_placed = 0 < event.counts.get("ranks", 0) <= event.counts.get("placed", 0)
+    is_unplaced = event.phase == Phase.ASSEMBLING and event.category in _UNPLACED and not is_placed
+    return Unschedulable if is_unplaced else DeadlineExceeded
 
 
 LAST_LINES: Final = 10

@@ -50,7 +50,7 @@ RESERVED_FILES: Final = (
 )
 """Names in `files` that the decorator uses itself."""
 COMMAND_ERRORS: Final = frozenset({"StartError", "CommandNotFound", "CommandNotExecutable"})
-"""Diagnosis codes of a rank whose command could not be run."""
+"""Codes of the end of a rank whose command could not be run."""
 
 
 class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):

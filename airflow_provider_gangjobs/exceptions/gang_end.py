@@ -34,7 +34,7 @@ class GangFailed(GangEndError):
 
     ref: str
     reason: str
-    """The reason of the Job's Failed condition, or of the diagnosis."""
+    """The reason of the Job's Failed condition, or the code of the cause."""
     ranks: tuple[int, ...] = ()
     """The ranks that failed, in the order in which they failed."""
     message: str = ""

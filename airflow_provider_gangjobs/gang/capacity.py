@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -247,8 +247,6 @@ class NodeRules(Struct, frozen=True):
         return self.match_labels(node) and all(taint.goes_away for taint in self.repelled_by(node))
 
 
-NEVER_FITS: Final = "Can never fit on the present nodes"
-"""The beginning of the sentence about a gang that no set of empty nodes could hold."""
 HOLDERS_MAX: Final = 3
 """How many holders a sentence names."""
 
@@ -353,6 +351,8 @@ class Capacity(Struct, frozen=True):
     """The answer about one gang. `text` is empty if the resources that are free have room for the gang."""
 
     never_fits: bool = False
+    cause: str = ""
+    """Why the gang can never fit; a cause of `gang.state.reason`."""
     text: str = ""
     room: int | None = None
     """How many ranks fit now; `None` if this is not known."""
@@ -443,7 +443,9 @@ class ClusterUse:
 
     def _measure(self, demand: GangDemand, nodes: Sequence[_Node]) -> Capacity:
         if never := _find_never(demand, nodes):
-            return Capacity(never_fits=True, text=f"{NEVER_FITS}: {never}")
+            return Capacity(
+                never_fits=True, cause=never.cause, text=f"Can never fit on the present nodes: {never.text}"
+            )
         if not self._knows_pods:
             return Capacity()
         usable = [node for node in nodes if any(rank.rules.allow(node.view) for rank, _ in demand.ranks)]
@@ -457,45 +459,50 @@ class ClusterUse:
 # -- never -------------------------------------------------------------------------------------------------------------
 
 
-def _find_never(demand: GangDemand, nodes: Sequence[_Node]) -> str:
-    """Return why no set of empty nodes could hold the gang; empty if there may be one, or if there are no nodes."""
+class _Never(NamedTuple):
+    text: str
+    cause: str = "NeverFits"
+
+
+def _find_never(demand: GangDemand, nodes: Sequence[_Node]) -> _Never | None:
+    """Return why no set of empty nodes could hold the gang; `None` if there may be one, or if there are no nodes."""
     reasons = (_never_fits_one(rank, nodes) for rank, _ in demand.ranks if nodes)
-    return next(filter(None, reasons), "") or (_never_fits_together(demand, nodes) if nodes else "")
+    return next(filter(None, reasons), None) or (_never_fits_together(demand, nodes) if nodes else None)
 
 
-def _never_fits_one(rank: Rank, nodes: Sequence[_Node]) -> str:
+def _never_fits_one(rank: Rank, nodes: Sequence[_Node]) -> _Never | None:
     for name, amount in rank.requests:
         if not any(node.allocatable.get(name) for node in nodes):
-            return f"{rank.name} requests {_format_request(name, amount)}, and no node has this resource"
+            return _Never(f"{rank.name} requests {_format_request(name, amount)}, and no node has this resource")
     labelled = [node.view for node in nodes if rank.rules.match_labels(node.view)]
     if not labelled:
         labels = ", ".join(f"{key}={value}" for key, value in rank.rules.selector)
         wanted = f"the node selector of {rank.name} ({labels})" if labels else f"the node affinity of {rank.name}"
-        return f"no node matches {wanted}"
+        return _Never(f"no node matches {wanted}", "NodesNotMatching")
     allowed = [node for node in nodes if rank.rules.allow_sometime(node.view)]
     if not allowed:
         taints = sorted({str(one) for node in labelled for one in rank.rules.repelled_by(node) if not one.goes_away})
-        return f"{rank.name} does not tolerate the taints of {pluralize(len(labelled), 'node')} ({', '.join(taints)})"
+        where = f"{pluralize(len(labelled), 'node')} ({', '.join(taints)})"
+        return _Never(f"{rank.name} does not tolerate the taints of {where}", "TaintsNotTolerated")
     which = "" if len(allowed) == len(nodes) else " that the gang may use"
     for name, amount in rank.requests:
         largest = max(node.allocatable.get(name, 0) for node in allowed)
         if amount > largest:
             what = f"{rank.name} requests {_format_request(name, amount)}"
-            return (
-                f"{what}, and the largest of {pluralize(len(allowed), 'node')}{which} has {format_sum(name, largest)}"
-            )
+            where = f"the largest of {pluralize(len(allowed), 'node')}{which}"
+            return _Never(f"{what}, and {where} has {format_sum(name, largest)}")
     if not any(rank.room(node.allocatable, 1) for node in allowed):
-        return f"{rank.name} requests {rank.describe()}, and no node{which} has all of it"
-    return ""
+        return _Never(f"{rank.name} requests {rank.describe()}, and no node{which} has all of it")
+    return None
 
 
-def _never_fits_together(demand: GangDemand, nodes: Sequence[_Node]) -> str:
+def _never_fits_together(demand: GangDemand, nodes: Sequence[_Node]) -> _Never | None:
     """Return why the ranks that must be placed together do not fit on all nodes while they are empty.
 
     Of a gang with several roles only this is looked at: whether all ranks of each role fit, if all must be placed.
     """
     if demand.at_once < demand.size and len(demand.ranks) > 1:
-        return ""
+        return None
     for rank, count in demand.ranks:
         wanted = min(count, demand.at_once)
         allowed = [node for node in nodes if rank.rules.allow_sometime(node.view)]
@@ -503,8 +510,8 @@ def _never_fits_together(demand: GangDemand, nodes: Sequence[_Node]) -> str:
         if room < wanted:
             ranks = f"{wanted} ranks{f' of role {rank.role}' if rank.role else ''} with {rank.describe()} each"
             have = f"{pluralize(len(allowed), 'node')} {'has' if len(allowed) == 1 else 'have'}"
-            return f"{ranks} are placed together, and {have} room for {room} even when empty"
-    return ""
+            return _Never(f"{ranks} are placed together, and {have} room for {room} even when empty")
+    return None
 
 
 # -- now ---------------------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from msgspec.structs import asdict
 from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
+from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     WITHOUT_POD,
@@ -33,15 +33,16 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import (
 )
 from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse  # noqa: TC001 - msgspec reads the annotations
-from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, Deadlines, next_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.pods import parse_number
+from airflow_provider_gangjobs.gang.state.reason import Reason, because, reword
 from airflow_provider_gangjobs.gang.state.stop import deadline_of
 from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT
-from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence, WaitCause
+from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 from airflow_provider_gangjobs.kube.text import to_sentence
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def view_gang(
     :param now: The time until which the pods have run. By default the view has no pods.
     """
     gang, observed, key = snapshot.gang, snapshot.observation, snapshot.gang.task_key
-    reason, capacity = _explain(snapshot, event), observed.wait.capacity
+    reason, capacity = _explain(snapshot, event), observed.capacity
     rows = _rows(snapshot, now) if now is not None else ()
     phase, times = snapshot.phase, _times(snapshot, event)
     limit = None if phase in FINAL_PHASES else _next_limit(observed, deadlines or Deadlines(), ends_by)
@@ -413,16 +414,16 @@ def kept_until(gang: StoredGang) -> datetime | None:
 NOT_READ: Final = "Not all ranks have started. What the gang waits for was not read."
 
 
-def _explain(snapshot: GangSnapshot, event: GangEvent | None) -> Diagnosis:
+def _explain(snapshot: GangSnapshot, event: GangEvent | None) -> Reason:
     """Return why a gang is in its phase. What its Jobs and ranks say comes before what its task was told."""
     gang, observed, known = snapshot.gang, snapshot.observation, snapshot.known_outcomes
-    reason = diagnose(observed, known or ())
-    if observed.wait.cause is WaitCause.STOPPED:
+    reason = reason_of(observed, known or ())
+    if observed.is_stopped:
         return _explain_stop(gang, reason)
     if snapshot.phase is Phase.FINISHING:
-        return Diagnosis(Category.FINISHING, Category.FINISHING.meaning, since=observed.since)
+        return because("Told", category=Category.FINISHING, since=observed.since)
     if snapshot.phase is Phase.SUCCEEDED:
-        return replace(reason, summary=_describe_success(gang.workers))
+        return reword(reason, summary=_describe_success(gang.workers))
     if observed.verdict is None:
         return _explain_live(snapshot, reason)
     if known is not None or reason.category is not Category.UNKNOWN:
@@ -430,31 +431,30 @@ def _explain(snapshot: GangSnapshot, event: GangEvent | None) -> Diagnosis:
     # Without the outcomes of the ranks, nothing is known about a Job that failed with its pods.
     if event is not None and event.status in PHASE_OF_STATUS:
         return _explain_event(event, gang.workers)
-    return replace(reason, summary=to_sentence(reason.summary), remedy="")
+    return reword(reason, summary=to_sentence(reason.summary), remedy="")
 
 
-def _explain_live(snapshot: GangSnapshot, reason: Diagnosis) -> Diagnosis:
-    wait, ranks = snapshot.observation.wait, snapshot.gang.ranks
-    if snapshot.observation.phase is Phase.ASSEMBLING and snapshot.pods is None:
-        return Diagnosis(Category.UNKNOWN, NOT_READ, since=snapshot.observation.since)
-    if wait.cause is WaitCause.RANKS:
+def _explain_live(snapshot: GangSnapshot, reason: Reason) -> Reason:
+    observed, ranks = snapshot.observation, snapshot.gang.ranks
+    if observed.phase is Phase.ASSEMBLING and snapshot.pods is None:
+        return because("Told", text=NOT_READ, since=observed.since)
+    if reason.cause == "Running":
         started = "Its only rank has started." if ranks == 1 else f"All {ranks:,} ranks have started."
-        return replace(reason, summary=started)
-    return replace(
-        reason, summary=". ".join(filter(None, (reason.summary, wait.capacity.text if wait.capacity else "")))
-    )
+        return reword(reason, summary=started)
+    capacity = observed.capacity.text if observed.capacity else ""
+    return reword(reason, summary=f"{reason.summary}. {capacity}") if capacity else reason
 
 
-def _explain_stop(gang: StoredGang, reason: Diagnosis) -> Diagnosis:
+def _explain_stop(gang: StoredGang, reason: Reason) -> Reason:
     if (deadline := deadline_of(gang)) is not None:
         phase = Phase(deadline.phase)
-        return replace(reason, summary=_describe_deadline(PARAMETERS.get(phase, ""), phase, deadline.text))
+        return reword(reason, summary=_describe_deadline(PARAMETERS.get(phase, ""), phase, deadline.text))
     summary = gang.failure_cause[1] if gang.failure_cause is not None else reason.summary
     remedy = _raise(_EXECUTION_TIMEOUT) if reason.code == EXECUTION_TIMEOUT else reason.remedy
-    return replace(reason, summary=summary, remedy=remedy)
+    return reword(reason, summary=summary, remedy=remedy)
 
 
-def _explain_event(event: GangEvent, ranks: int) -> Diagnosis:
+def _explain_event(event: GangEvent, ranks: int) -> Reason:
     """Return why a gang has ended, by the event alone. A category of a later version is unknown."""
     summary, remedy = event.message, event.remedy
     if event.status is Status.SUCCEEDED:
@@ -464,7 +464,7 @@ def _explain_event(event: GangEvent, ranks: int) -> Diagnosis:
         summary, remedy = _describe_deadline(parameter, event.phase, event.message), remedy or _raise(parameter)
     usual = Category.SUCCEEDED if event.status is Status.SUCCEEDED else Category.UNKNOWN
     category = next((known for known in Category if known == event.category), usual)
-    return Diagnosis(category, summary, remedy, code=event.reason)
+    return because("Told", category=category, code=event.reason, text=summary, remedy=remedy)
 
 
 _EXECUTION_TIMEOUT: Final = "execution_timeout"
@@ -536,7 +536,7 @@ def _state(gang: StoredGang) -> SubmissionState:
 
 def _rows(snapshot: GangSnapshot, now: datetime) -> tuple[RankRow, ...]:
     rows = build_rows(snapshot.pods or (), snapshot.known_outcomes or (), now)
-    if snapshot.observation.wait.cause is not WaitCause.STOPPED:
+    if not snapshot.observation.is_stopped:
         return tuple(rows)
     return tuple(replace(row, tone=Tone.QUIET) if row.tone is Tone.BAD else row for row in rows)  # none is the cause
 

@@ -216,7 +216,7 @@ def _describe_waiting(resource: str, total: Decimal, wanted: Sequence[tuple[Deci
 
 
 def _format(resource: str, amount: Decimal) -> str:
-    """Return a sum in cores or GiB, as diagnoses do, and less than one as a Kubernetes quantity."""
+    """Return a sum in cores or GiB, as reasons do, and less than one as a Kubernetes quantity."""
     if amount < (1 if resource == CPU else 2**30):
         return format_amount(resource, amount)
     return format_sum(resource, int(amount * (THOUSANDTHS if resource == CPU else 1)))

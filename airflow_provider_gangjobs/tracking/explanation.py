@@ -32,7 +32,8 @@ from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, find_named_refusal
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
+from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, find_named_refusal
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import NO_SECRETS, read_mask
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
@@ -145,17 +146,17 @@ class _Reader:
 
     async def explain(self, snapshot: GangSnapshot) -> GangSnapshot:
         """Return the snapshot of a gang that waits for nodes with what the scheduler does not say about its pods."""
-        if snapshot.observation.wait.names_no_cause:
+        if snapshot.observation.names_no_cause:
             events = await refusal_events(self.client, self.ref, {pod.metadata.uid for pod in snapshot.pods or ()})
             snapshot = _with_evidence(snapshot, earlier_refusal=find_named_refusal(events))
         with suppress(TimeoutError):
             async with asyncio.timeout(CAPACITY_WITHIN_S):
-                if snapshot.observation.diagnosis.category is Category.VOLUME_UNAVAILABLE:
+                if snapshot.observation.reason.category is Category.VOLUME_UNAVAILABLE:
                     return _with_evidence(snapshot, claim_problem=await self._claim_problem())
                 return _with_evidence(snapshot, capacity=await self._capacity(snapshot.podgroup))
         return snapshot
 
-    async def _claim_problem(self) -> str:
+    async def _claim_problem(self) -> ClaimProblem | None:
         objects = _objects_of(self.job)
         template = objects[0]["spec"]["template"] if objects else None
         return await find_claim_problem(self.client, self.ref, template, claims_max=CLAIMS_MAX)
@@ -194,7 +195,7 @@ class _Reader:
 
     async def _position(self, workload: KueueWorkloadView | None, events: Sequence[EventView]) -> int | None:
         evidence = Evidence(events, queue_workload=workload)
-        if self.job.queue is None or explain_suspension(self.job, evidence).cause is not WaitCause.QUEUE:
+        if self.job.queue is None or explain_suspension(self.job, evidence).cause not in IN_QUEUE:
             return None
         return await recent_position(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
 

@@ -21,11 +21,10 @@ from airflow_provider_gangjobs.cluster.informer import InformerClosedError, info
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.stop import end_jobs, finish_stop, stop
 from airflow_provider_gangjobs.gang.identity import gang_selector
+from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
-from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
-from airflow_provider_gangjobs.gang.state.category import Category, Diagnosis
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.phase import (
     FINAL_PHASES,
     PHASE_OF_VERDICT,
@@ -39,13 +38,13 @@ from airflow_provider_gangjobs.gang.state.phase import (
 from airflow_provider_gangjobs.gang.state.pod_index import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     describe_stops,
+    given_up,
     has_queue_decision,
-    stopped_by_queue,
     waits_for_kueue,
 )
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, Reason, because, reason_of_stop, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stop import FinishStep, deadline_of, judge_stopped, next_finish_step
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
     RetryingRequests,
@@ -243,7 +242,7 @@ class _Follower:
         self.evidence.keep(observation)
         self.waits_for_nodes = observation.waits_for_nodes
         self._keep_times(observation)
-        queue = job.queue if job is not None and observation.wait.cause is WaitCause.QUEUE else None
+        queue = job.queue if job is not None and observation.reason.cause in IN_QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
         stopped = deadline_of(job)
         is_stopped = job is not None and job.is_end_caused_by_stop
@@ -256,13 +255,15 @@ class _Follower:
             await end_jobs(self.requests, job)
         if is_stopped:
             return await self._stopped(stopped)
-        given_up = stopped_by_queue(workload, self.evidence.assembly_line)
-        if job is not None and job.is_suspended and given_up is not None:
-            await stop(self.requests, self.ref, given_up, only_if=is_live, seen=job)
+        stopped_by_queue = given_up(workload, self.evidence.assembly_line)
+        if job is not None and job.is_suspended and stopped_by_queue is not None:
+            await stop(self.requests, self.ref, stopped_by_queue, only_if=is_live, seen=job)
             return _RETRY_SOON
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(
-                Status.RUNNING, observation, Diagnosis(Category.RUNNING, observation.line, code="Running")
+                Status.RUNNING,
+                observation,
+                because("Told", category=Category.RUNNING, text=observation.line, code="Running"),
             )
         if job is not None and self._needs_workload(job):
             await keep_assembly_baseline(self.requests, job, workload)
@@ -369,8 +370,8 @@ class _Follower:
             await set_ttl(self.requests, job)
         observation = await self.observer.observe(await self.observer.indexed(), job, None)
         counts = replace(observation.counts, held=result.held)  # the pods that were listed as held have been released
-        ended = diagnose_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
-        observation = replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts, ended=ended)
+        ended = reason_of_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
+        observation = replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts, reason=ended)
         self.reporter.report(observation, self.now())
         return self._event(
             Status(verdict.kind.value),
@@ -408,18 +409,18 @@ class _Follower:
         if exceeded.phase is Phase.ASSEMBLING:
             stopped = self._failed_assembly(observation)
         else:
-            stopped = stopped_by_deadline(exceeded.phase, observation.wait.cause, observation.line)
+            stopped = stopped_by_deadline(exceeded.phase, observation.reason, observation.line)
         if not await stop(self.requests, self.ref, stopped, only_if=is_live, seen=job):
             return _RETRY_SOON
         return await self._stopped(stopped, observation)
 
     def _failed_assembly(self, observation: Observation) -> Stopped:
         """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
-        cause, line = observation.wait.cause, observation.line
-        if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_cause is not None:
-            cause, line = self.evidence.assembly_cause, self.evidence.assembly_line
+        reason, line = observation.reason, observation.line
+        if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_reason is not None:
+            reason, line = self.evidence.assembly_reason, self.evidence.assembly_line
         details = line, describe_stops(self.watch.queue_workload)
-        return stopped_by_deadline(Phase.ASSEMBLING, cause, ". ".join(filter(None, details)))
+        return stopped_by_deadline(Phase.ASSEMBLING, reason, ". ".join(filter(None, details)))
 
     def _retry_by(self, due: datetime | None) -> _Sleep:
         """Return the usual sleep, or less if the deadline passes earlier: a response may have set the time back."""
@@ -451,14 +452,14 @@ class _Follower:
             return self._event(
                 Status.FAILED,
                 replace(observation, phase=Phase.FAILED, counts=counts),
-                diagnose_stop(why),
+                reason_of_stop(why),
                 notes=result.notes,
             )
         phase = Phase(stopped.phase)
         return self._event(
             Status.TIMEOUT,
             replace(observation, phase=phase, counts=counts),
-            diagnose_stop(stopped),
+            reason_of_stop(stopped),
             seconds=allowed_s(phase, self.deadlines),
             image=stopped.data.get("image", ""),
             notes=result.notes,
@@ -469,7 +470,7 @@ class _Follower:
     async def _read_job(self) -> StoredGang | None:
         return await self.requests.retry(lambda: get_job(self.client, self.ref))
 
-    def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
+    def _event(self, status: Status, observation: Observation, why: Reason, **more: Any) -> GangEvent:
         job = next((one for one in (self.watch.job, self.watch.gone_job) if one and one.ref == self.ref), None)
         began = self.began | dict(observation.began)
         ended = next((began[phase] for phase in FINAL_PHASES if phase in began), self.now())

@@ -30,7 +30,8 @@ from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_node, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, placed_at_once
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, placed_at_once
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
@@ -280,7 +281,7 @@ async def _read_workloads(
     queues: set[tuple[str, str | None]] = set()
     for job in queued:
         workload = evidence.workloads.get(job.queued_uid)
-        if workload is None or explain_suspension(job, Evidence(queue_workload=workload)).cause is not WaitCause.QUEUE:
+        if workload is None or explain_suspension(job, Evidence(queue_workload=workload)).cause not in IN_QUEUE:
             continue
         queues.add((job.ref.namespace, job.queue))
         if job.queue is not None and len(queues) <= QUEUES_MAX:
@@ -339,7 +340,7 @@ def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
     snapshot = GangSnapshot(gang, pods, podgroup=group, evidence=known, counts=_counts(gang, pods))
     if is_assembling and not evidence.has_all_pods:
         return GangSnapshot(gang)
-    lacks_volume = snapshot.observation.diagnosis.category is Category.VOLUME_UNAVAILABLE
+    lacks_volume = snapshot.observation.reason.category is Category.VOLUME_UNAVAILABLE
     if evidence.use is None or lacks_volume or not snapshot.observation.waits_for_nodes:
         return snapshot
     return replace(snapshot, evidence=msgspec.structs.replace(known, capacity=_capacity(gang, group, evidence)))

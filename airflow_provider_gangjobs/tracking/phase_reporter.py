@@ -8,30 +8,31 @@ cause, waits until the last line is a minute old. Then the present reason is rep
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, WaitCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.gang.state.waiting import Wait
+    from airflow_provider_gangjobs.gang.state.reason import Reason
 
 
 SHORT_WAIT_S: Final = 3.0
 """Times of the API server have whole seconds, so a wait of three seconds by these times lasted two seconds or more."""
 _USUALLY_SHORT: Final = frozenset(
     {
-        WaitCause.CONTROLLER,
-        WaitCause.SUBMISSION,
-        WaitCause.WORKLOAD_MISSING,
-        WaitCause.PODS_MISSING,
-        WaitCause.GATED,
-        WaitCause.SCHEDULER,
-        WaitCause.SIDECAR,
+        Category.CONTROLLER_SILENT,
+        Category.KEPT_SUSPENDED,
+        Category.SUBMISSION_INCOMPLETE,
+        Category.WORKLOAD_MISSING,
+        Category.PODS_REFUSED,
+        Category.SCHEDULING_GATED,
+        Category.SCHEDULER_SILENT,
+        Category.SIDECAR_RUNNING,
     }
 )
 """Every gang waits for these, usually for less than a second."""
@@ -53,8 +54,8 @@ class PhaseReporter:
     def __init__(self, report: Callable[[Observation], None]) -> None:
         self._callback = report
         self._phase: Phase | None = None
-        self._reported: set[tuple[WaitCause, bool | str]] = set()
-        self._last: tuple[WaitCause, str] | None = None
+        self._reported: set[tuple[str, bool | str]] = set()
+        self._last: _Told | None = None
         self._last_at: datetime | None = None
         self.last_alive = Phase.SUBMITTED
         """The last phase before the gang ended."""
@@ -75,51 +76,63 @@ class PhaseReporter:
             self._phase = observation.phase
             self._reported.clear()
             self._last = None
-        keys = _keys(observation.wait, has_events=has_events)
-        if (observation.wait.cause, observation.wait.reason) == self._last:
-            self._reported.add(_explanation(observation.wait, has_events=has_events))
+        keys, told = _keys(observation, has_events=has_events), _told(observation.reason)
+        if told == self._last:
+            self._reported.add(_explanation(observation, has_events=has_events))
         if keys <= self._reported:
-            held_back_s = self._held_back_s(observation.wait, now)
+            held_back_s = self._held_back_s(told, now)
             if held_back_s is None or held_back_s > 0:
                 return held_back_s
         self._reported |= keys
-        self._last, self._last_at = (observation.wait.cause, observation.wait.reason), now
+        self._last, self._last_at = told, now
         self._callback(observation)
         return None
 
-    def _held_back_s(self, wait: Wait, now: datetime) -> float | None:
+    def _held_back_s(self, told: _Told, now: datetime) -> float | None:
         """Return how long another reason than the last one must wait; `None` if the last line has the reason."""
         assert self._last is not None, "the phase was reported"
         assert self._last_at is not None, "the phase was reported"
-        if (wait.cause, wait.reason) == self._last:
+        if told == self._last:
             return None
-        cause, reason = self._last
-        is_same = wait.cause is cause and _NUMBER.sub("", wait.reason) == _NUMBER.sub("", reason)
+        is_same = told.without_numbers == self._last.without_numbers
         age_s = (now - self._last_at).total_seconds()
         return max((NUMBERS_EVERY_S if is_same else REASON_EVERY_S) - age_s, 0.0)
 
 
-def _keys(wait: Wait, *, has_events: bool) -> set[tuple[WaitCause, bool | str]]:
+class _Told(NamedTuple):
+    """What a line says of a reason, except its position in a queue."""
+
+    cause: str
+    said: tuple[str, ...]
+
+    @property
+    def without_numbers(self) -> _Told:
+        return self._replace(said=tuple(_NUMBER.sub("", one) for one in self.said))
+
+
+def _told(reason: Reason) -> _Told:
+    data = (value for name, value in sorted(reason.data.items()) if name != "position")
+    return _Told(reason.cause, (reason.evidence, *data))
+
+
+def _keys(observation: Observation, *, has_events: bool) -> set[tuple[str, bool | str]]:
     """Return what is reported at once when a phase has it for the first time."""
-    keys = {_explanation(wait, has_events=has_events)}
-    if wait.queue_position is not None:
-        keys.add((wait.cause, f"position of {wait.queue_position.bit_length()} bits"))
-    if wait.capacity is not None and wait.capacity.resources:
-        keys.add((wait.cause, "capacity"))
-    if wait.never_fits:
-        keys.add((wait.cause, "never fits"))
+    reason, capacity = observation.reason, observation.capacity
+    keys = {_explanation(observation, has_events=has_events)}
+    if position := reason.data.get("position"):
+        keys.add((reason.cause, f"position of {int(position).bit_length()} bits"))
+    if capacity is not None and capacity.resources:
+        keys.add((reason.cause, "capacity"))
     return keys
 
 
-def _explanation(wait: Wait, *, has_events: bool) -> tuple[WaitCause, bool | str]:
-    return wait.cause, NO_CAUSE_NAMED if wait.names_no_cause else has_events
+def _explanation(observation: Observation, *, has_events: bool) -> tuple[str, bool | str]:
+    return observation.reason.cause, "no cause" if observation.names_no_cause else has_events
 
 
 def _delay_s(observation: Observation, now: datetime) -> float | None:
-    wait = observation.wait
-    is_usually_short = wait.cause in _USUALLY_SHORT or wait.names_no_cause
-    since = wait.since or observation.since
-    if not is_usually_short or since is None:
+    reason = observation.reason
+    if reason.since is None or not (reason.category in _USUALLY_SHORT or observation.names_no_cause):
         return None
-    age_s = (now - since).total_seconds()
+    age_s = (now - reason.since).total_seconds()
     return SHORT_WAIT_S - age_s if age_s < SHORT_WAIT_S else None

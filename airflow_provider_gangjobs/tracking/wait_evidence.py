@@ -32,11 +32,10 @@ from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, rank_order
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, NO_CAUSE_NAMED, REFUSED_BY_QUEUE, UNPLACED, Reason
 from airflow_provider_gangjobs.gang.state.waiting import (
-    NO_CAUSE_NAMED,
-    NODE_CAUSES,
+    ClaimProblem,
     Evidence,
-    WaitCause,
     find_named_refusal,
     placed_at_once,
 )
@@ -194,8 +193,8 @@ _UNBOUND: Final = ("ProvisioningFailed", "FailedBinding")
 
 async def find_claim_problem(
     client: Client, ref: GangRef, template: Mapping[str, Any] | None = None, *, claims_max: int = CLAIMS_MAX
-) -> str:
-    """Return which PersistentVolumeClaim of a gang does not exist or cannot be bound, and why; empty if unknown.
+) -> ClaimProblem | None:
+    """Return which PersistentVolumeClaim of a gang does not exist or cannot be bound; `None` if that is unknown.
 
     Whether a claim exists needs an optional right. Why it cannot be bound, such as a StorageClass that does not exist,
     is in its Events.
@@ -211,16 +210,18 @@ async def find_claim_problem(
                 try:
                     await client.get(CLAIMS, claim, ref.namespace)
                 except NotFound:
-                    return f"PersistentVolumeClaim {claim} does not exist in namespace {ref.namespace}"
+                    return ClaimProblem(claim, ref.namespace)
         own = tuple(f"{ref.name}-" for one in volumes if one.get("ephemeral"))  # the beginning of the names of its pods
         for event in reversed(await _list_events(client, ref.namespace, f"involvedObject.kind={CLAIMS.kind}")):
             name = event.involved_object.name
             if event.reason in _UNBOUND and (name in claims or name.startswith(own)):
-                return f"PersistentVolumeClaim {name} cannot be bound: {event.message}"
-    return ""
+                return ClaimProblem(name, ref.namespace, event.message)
+    return None
 
 
-_EVENT_CAUSES: Final = frozenset({WaitCause.PODS_MISSING, WaitCause.NODE, WaitCause.STARTING})
+_PODS_MISSING: Final = frozenset({"PodsNotCreated", "PodsRefused", "PriorityClassMissing", "ServiceAccountMissing"})
+_NODE_PROBLEMS: Final = frozenset({"VolumeNotAttached", "VolumeNotMounted", "PodSandboxFailed"})
+_EVENT_CAUSES: Final = _PODS_MISSING | _NODE_PROBLEMS | {"Starting"}
 EVENTS_AFTER_S: Final = 20.0
 """Pods that are missing for this long were refused, or the Job controller is busy. Nodes prepare a pod in less time."""
 QUEUE_EVENTS_AFTER_S: Final = 3.0
@@ -232,8 +233,7 @@ REFUSAL_EVENTS_AFTER_S: Final = 2.0
 CAPACITY_AFTER_S: Final = 5.0
 CAPACITY_EVERY_S: Final = 300.0
 """When the capacity of the cluster is read for a gang that waits for nodes, and read again."""
-_ASSEMBLY_PROBLEMS: Final = frozenset({*NODE_CAUSES, WaitCause.IMAGE, WaitCause.CONFIG, WaitCause.NODE})
-_QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
+_ASSEMBLY_PROBLEMS: Final = UNPLACED | _NODE_PROBLEMS | {"ImagePullFailed", "ConfigInvalid"}
 
 
 class WaitEvidence:
@@ -248,14 +248,14 @@ class WaitEvidence:
         self._events_due = 0.0
         self._queue_events: tuple[EventView, ...] = ()
         self._queue_events_due: float | None = None
-        self._refusal = ""
+        self._refusal: Reason | None = None
         self._capacity: Capacity | None = None
         self._capacity_due: float | None = None
-        self._claim_problem = ""
+        self._claim_problem: ClaimProblem | None = None
         self._ran_after_start: datetime | None = None
         self._has_read_refusal = False
         self._was_queued = False
-        self.assembly_cause: WaitCause | None = None
+        self.assembly_reason: Reason | None = None
         """Why the gang did not assemble in its last run, if the follower has seen that run."""
         self.assembly_line = ""
         """The line about the gang in that run; empty if the follower has not seen that run."""
@@ -288,17 +288,17 @@ class WaitEvidence:
         if observation.phase is Phase.RUNNING:
             self._ran_after_start = observation.began.get(Phase.ASSEMBLING)
         if observation.phase is Phase.RUNNING or (observation.phase is Phase.ASSEMBLING and self._was_queued):
-            self.assembly_cause, self.assembly_line = None, ""
-        if observation.phase is Phase.ASSEMBLING and self._is_better(observation.wait.cause):
-            self.assembly_cause, self.assembly_line = observation.wait.cause, observation.line
+            self.assembly_reason, self.assembly_line = None, ""
+        if observation.phase is Phase.ASSEMBLING and self._is_better(observation.reason):
+            self.assembly_reason, self.assembly_line = observation.reason, observation.line
         self._was_queued = observation.phase is Phase.QUEUED
         if not observation.waits_for_nodes:
             self._capacity = self._capacity_due = None
-            self._claim_problem = ""
+            self._claim_problem = None
         if observation.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
-            self._refusal = ""
-        elif observation.refusal:
+            self._refusal = None
+        elif observation.refusal is not None:
             self._refusal = observation.refusal
         if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
             self._events, self._events_due = (), 0.0
@@ -306,9 +306,14 @@ class WaitEvidence:
             self._queue_events_due = None
             self._queue_events = ()
 
-    def _is_better(self, cause: WaitCause) -> bool:
-        """Return whether a cause says more than the one that was kept, such as the pods that end in a stop."""
-        return cause in _ASSEMBLY_PROBLEMS or self.assembly_cause not in _ASSEMBLY_PROBLEMS
+    def _is_better(self, reason: Reason) -> bool:
+        """Return whether a reason says more than the one that was kept, such as the pods that end in a stop."""
+        before = self.assembly_reason
+        return reason.cause in _ASSEMBLY_PROBLEMS or before is None or before.cause not in _ASSEMBLY_PROBLEMS
+
+    @property
+    def _lacks_cause(self) -> bool:
+        return self._refusal is not None and self._refusal.cause in NO_CAUSE_NAMED
 
     async def read_due(self, observation: Observation, age_s: float) -> float | None:
         """Read the Events that are due, and return in how many seconds the next are due.
@@ -316,23 +321,23 @@ class WaitEvidence:
         :param age_s: For how long the gang has been in its phase.
         :return: Zero if Events were read, so that the gang is observed again; `None` if no Events are of use.
         """
-        cause = observation.wait.cause
+        cause = observation.reason.cause
         if cause in _EVENT_CAUSES:
             wait_s = max(EVENTS_AFTER_S - age_s, self._events_due - self._clock.monotonic())
             if wait_s > 0:
                 return wait_s
-            every_s = EVENTS_EVERY_S if cause is WaitCause.PODS_MISSING else READ_EVERY_S
+            every_s = EVENTS_EVERY_S if cause in _PODS_MISSING else READ_EVERY_S
             self._events_due = self._clock.monotonic() + every_s
             self._events = await gang_events(self._client, self._ref, self._watch.pods_by_uid.values())
             return 0.0
-        if self._refusal == NO_CAUSE_NAMED and not self._has_read_refusal:
+        if self._lacks_cause and not self._has_read_refusal:
             if age_s < REFUSAL_EVENTS_AFTER_S:
                 return REFUSAL_EVENTS_AFTER_S - age_s
             await self.read_refusal()
             return 0.0
         if observation.waits_for_nodes:
             return await self._read_cluster_if_due(observation)
-        if cause in _QUEUE_CAUSES and not self._watch.shows_queue:
+        if cause in IN_QUEUE | REFUSED_BY_QUEUE and not self._watch.shows_queue:
             now = self._clock.monotonic()
             if self._queue_events_due is None:
                 self._queue_events_due = now + QUEUE_EVENTS_AFTER_S
@@ -352,7 +357,7 @@ class WaitEvidence:
             return self._capacity_due - now
         self._capacity_due = now + CAPACITY_EVERY_S
         before = self._capacity, self._claim_problem
-        if observation.diagnosis.category is Category.VOLUME_UNAVAILABLE:
+        if observation.reason.category is Category.VOLUME_UNAVAILABLE:
             self._claim_problem = await find_claim_problem(self._client, self._ref)
         if not self._claim_problem:
             self._capacity = await self._measure_capacity()
@@ -368,7 +373,7 @@ class WaitEvidence:
 
     async def read_refusal(self) -> None:
         """Read the cause from the Events of the pods, if the scheduler has overwritten it in the pods."""
-        if self._refusal != NO_CAUSE_NAMED:
+        if not self._lacks_cause:
             return
         self._has_read_refusal = True
         events = await refusal_events(self._client, self._ref, frozenset(self._watch.pods_by_uid))

@@ -78,7 +78,7 @@ async def test_gang_that_is_too_large_for_every_node_can_never_fit(tenant: Tenan
             event = await one.task
     never = "Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4"
     assert line == f"assembling: 2 pods, none placed. {never}"
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling")
     assert never in event.message
     assert tenant.forbidden_requests() == []
 
@@ -104,6 +104,6 @@ async def test_without_the_clusterrole_the_scheduler_is_quoted_and_nothing_is_re
         ref = await submit(gangs, "late", 4, "3")
         async with followed(tenant, ref, assemble_s=12) as one:
             event = await one.task
-    assert event.reason == "Deadline.assembling.unschedulable"
+    assert event.reason == "Deadline.assembling"
     assert "found nodes for 2 of 4 pods" in event.message
     assert tenant.forbidden_requests() == []

@@ -85,7 +85,7 @@ async def test_scheduling_gates_that_nobody_removes_are_named(tenant: Tenant) ->
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(manifest=manifest))
         event = await follow_gang(tenant, submission, Deadlines(assemble_s=6))
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.gated")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling")
     assert event.message.endswith("3 pods have scheduling gates: example.com/hold")
 
 

@@ -285,7 +285,7 @@ async def test_stop_is_completed_after_each_fault(tenant: Tenant, fault_name: st
             await ended(following)
             following = asyncio.create_task(gang.follow(deadlines=deadlines))
         event = await following
-        assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.running.ranks")
+        assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.running")
         assert outcomes_by_rank(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
         await check(gang, event)
         assert (await gang.job())["spec"]["activeDeadlineSeconds"] == 0

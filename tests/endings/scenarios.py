@@ -300,12 +300,12 @@ SCENARIOS: dict[str, Scenario] = {
         time_passes, Status.FAILED, "DeadlineExceeded", DELETED, DELETED, spec=job_spec(activeDeadlineSeconds=2)
     ),
     "the run takes too long": Scenario(
-        time_passes, Status.TIMEOUT, "Deadline.running.ranks", DELETED, DELETED, deadlines=Deadlines(run_s=1)
+        time_passes, Status.TIMEOUT, "Deadline.running", DELETED, DELETED, deadlines=Deadlines(run_s=1)
     ),
     "the gang cannot be placed": Scenario(
         time_passes,
         Status.TIMEOUT,
-        "Deadline.assembling.unschedulable",
+        "Deadline.assembling",
         DELETED,
         DELETED,
         deadlines=Deadlines(assemble_s=5),

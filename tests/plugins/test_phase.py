@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.view import GangSnapshot, view_gang, view_job
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, JobBuilder, at, job, pod
@@ -59,7 +58,7 @@ def jobs(draw: Callable[..., Any]) -> JobBuilder:
     if draw(st.booleans()):
         built.deleted(draw(MOMENTS))
     if draw(st.booleans()):
-        built.stopped(draw(st.sampled_from([None, stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "late")])))
+        built.stopped(draw(st.sampled_from([None, stopped_by_deadline(Phase.RUNNING, because("Running"), "late")])))
     if draw(st.booleans()):
         fields = draw(st.sampled_from(['{"manifest.spec.suspend":"x"}', '{"image":"x"}', "{"]))
         built.annotation(ANNOTATION_SPEC_FIELDS, fields)

@@ -17,11 +17,11 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
 from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, Stopped, Stopper
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause
+from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.gang.view import GangSnapshot, view_job
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_PROGRESS,
@@ -224,7 +224,7 @@ def test_live_pods_with_a_message_come_first() -> None:
 
 
 def test_stopped_gang_shows_the_reason_of_the_stop() -> None:
-    late = stopped_by_deadline(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, "4 pods, none placed")
+    late = stopped_by_deadline(Phase.ASSEMBLING, because("Unschedulable"), "4 pods, none placed")
     built = job().suspended(30).stopped(late)
 
     view = build_view(WITH_DEADLINES, snapshot_of(built), at(60))
@@ -241,7 +241,7 @@ def test_gang_past_the_execution_timeout_says_so() -> None:
 
 
 def test_no_rank_is_the_cause_of_a_stop() -> None:
-    late = stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "2/2 ranks")
+    late = stopped_by_deadline(Phase.RUNNING, because("Running"), "2/2 ranks")
     pods = ranks(2, lambda it: it.on("n").failed(143, when=31))
 
     view = build_view(LOCATOR, snapshot_of(job(2).suspended(30).stopped(late), pods), at(60))
@@ -351,7 +351,7 @@ def test_phases_of_a_deleted_gang_come_from_its_end_event() -> None:
 
 
 STOPPED = job(2).started(10).failed(60, "DeadlineExceeded")
-STOPPED.stopped(stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "2/2 ranks"))
+STOPPED.stopped(stopped_by_deadline(Phase.RUNNING, because("Running"), "2/2 ranks"))
 RAN = [outcome_of(pod(f"p{n}").rank(n).failed(143, when=60, started=30).view()) for n in range(2)]
 TOLD = build_event(REF, Status.TIMEOUT, Phase.RUNNING, times={"running": at(30)})
 BARS = {

@@ -74,7 +74,7 @@ async def test_gang_that_can_never_fit_reports_that_and_gets_another_remedy():
         event = await follower.event()
     never = "Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4"
     assert lines(follower)[-1] == f"assembling: 2 pods, none placed. {never}"
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling")
     assert never in event.message
     assert "assemble_timeout" not in event.remedy
 
@@ -154,7 +154,7 @@ async def test_error_after_the_deadline_keeps_what_was_read_before():
         await asyncio.sleep(30)
         armed(plane, "status", code=500)
         event = await follower.event()
-    assert event.reason == "Deadline.assembling.unschedulable"
+    assert event.reason == "Deadline.assembling"
 
 
 @in_virtual_time

@@ -166,7 +166,7 @@ NEVER = (
     f"{OURS}tracking.harvest.harvester",
 )
 NOT_TO_SUBMIT = (
-    f"{OURS}gang.outcome.outcome_diagnosis",
+    f"{OURS}gang.outcome.end_reason",
     f"{OURS}attempt.completion",
     f"{OURS}ending.submissions",
     f"{OURS}ending.submissions",
@@ -178,7 +178,7 @@ NOT_TO_SUBMIT = (
 )
 NOT_TO_RESUME = (
     f"{OURS}cluster.served_resources",
-    f"{OURS}gang.outcome.outcome_diagnosis",
+    f"{OURS}gang.outcome.end_reason",
     f"{OURS}gang.render.job_manifest",
     f"{OURS}gang.validation.validate",
     f"{OURS}submission.adopt_or_submit",

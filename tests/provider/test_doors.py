@@ -16,10 +16,9 @@ from airflow_provider_gangjobs.cli.gangs import _sentence
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
-from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, Stopped, stopped_by_user
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_GANG,
     ANNOTATION_TASK,
@@ -187,9 +186,11 @@ CASES: dict[str, Case] = {
     "without-outcomes": failed(),
     "time-limit": failed(reason="DeadlineExceeded"),
     "cancelled": Case(stopped(stopped_by_user("ana has cancelled it"))),
-    "queue-deadline": Case(job(RANKS).suspended(30).stopped(stopped_by_deadline(Phase.QUEUED, WaitCause.QUEUE, LACKS))),
+    "queue-deadline": Case(
+        job(RANKS).suspended(30).stopped(stopped_by_deadline(Phase.QUEUED, because("QueueWaits", queue="team"), LACKS))
+    ),
     "run-deadline": Case(
-        stopped(stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "2/2 ranks")),
+        stopped(stopped_by_deadline(Phase.RUNNING, because("Running"), "2/2 ranks")),
         ended=[ended(n, lambda one: one.failed(143, when=60, started=30)) for n in range(RANKS)],
     ),
     "execution-timeout": Case(stopped(BY_EXECUTION_TIMEOUT)),

@@ -199,7 +199,7 @@ async def test_image_that_cannot_be_pulled_is_named():
         assert isinstance(error, ImagePullFailed)
         assert (error.image, error.category) == ("trainer:1", "ImagePullFailed")
         assert str(error) == (
-            "Gang default/train could not pull image trainer:1 (Deadline.assembling.image). "
+            "Gang default/train could not pull image trainer:1 (Deadline.assembling). "
             f'assembling: 2 pods, 2 placed. ErrImagePull of image "trainer:1" at rank 0 and 1 more: {PULL}. '
             "Check the image's name and tag and image_pull_secrets."
         )

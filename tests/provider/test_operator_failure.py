@@ -11,9 +11,11 @@ from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.attempt.completion import error_from_event
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import RankEnd, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.pod_index import Counts
 
 REF = GangRef("team", "train-0", "job-uid")
 
@@ -31,6 +33,13 @@ OOM = rank(3, OutcomeKind.FAILED, exit_code=137, reason="OOMKilled", node="node-
 SIBLING = rank(0, OutcomeKind.DELETED)
 
 
+def timeout(phase: Phase, category: Category, **counts: int) -> GangEvent:
+    made: GangEvent = event(
+        Status.TIMEOUT, phase=phase, reason=f"Deadline.{phase}", category=category, counts=Counts(**counts)
+    )
+    return made
+
+
 @pytest.mark.parametrize(
     ("failed", "kind"),
     [
@@ -46,11 +55,13 @@ SIBLING = rank(0, OutcomeKind.DELETED)
         (event(Status.FAILED), "GangFailed"),
         (event(Status.DELETED), "JobDeleted"),
         (event(Status.REPLACED), "JobReplaced"),
-        (event(Status.TIMEOUT, phase=Phase.QUEUED, reason="Deadline.queued.queue"), "DeadlineExceeded"),
-        (event(Status.TIMEOUT, phase=Phase.QUEUED, reason="Deadline.queued.queue-refused"), "QueueRefused"),
-        (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.queue-refused"), "DeadlineExceeded"),
-        (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.unschedulable"), "Unschedulable"),
-        (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.image"), "ImagePullFailed"),
+        (timeout(Phase.QUEUED, Category.WAITING_FOR_QUOTA), "DeadlineExceeded"),
+        (timeout(Phase.QUEUED, Category.EXCEEDS_MAX_QUOTA), "QueueRefused"),
+        (timeout(Phase.ASSEMBLING, Category.PODS_READY_TIMEOUT), "DeadlineExceeded"),
+        (timeout(Phase.ASSEMBLING, Category.NEVER_FITS), "Unschedulable"),
+        (timeout(Phase.ASSEMBLING, Category.VOLUME_UNAVAILABLE, ranks=2, placed=1), "Unschedulable"),
+        (timeout(Phase.ASSEMBLING, Category.VOLUME_UNAVAILABLE, ranks=2, placed=2), "DeadlineExceeded"),
+        (timeout(Phase.ASSEMBLING, Category.IMAGE_PULL_FAILED), "ImagePullFailed"),
         (event(Status.TIMEOUT, phase=Phase.RUNNING, reason="Deadline.execution"), "DeadlineExceeded"),
         (event(Status.ERROR, reason="Forbidden"), "TrackingFailed"),
     ],
@@ -139,7 +150,7 @@ def test_deadline_has_what_the_gang_waited_for() -> None:
     failed = event(
         Status.TIMEOUT,
         phase=Phase.ASSEMBLING,
-        reason="Deadline.assembling.unschedulable",
+        reason="Deadline.assembling",
         message="assembling: 8 pods, none placed. Insufficient nvidia.com/gpu",
         seconds=600.0,
     )

@@ -107,7 +107,7 @@ def test_snapshot_of_a_gang_whose_volume_cannot_be_mounted_says_why(hook: GangJo
     said = 'FailedMount at rank 0: MountVolume.SetUp failed for volume "s" : configmap "forgotten" not found'
     observe = lambda: look(hook, key).observation  # noqa: E731
     wait_for("the Event", lambda: said in observe().line)
-    assert observe().diagnosis.category is Category.VOLUME_UNAVAILABLE
+    assert observe().reason.category is Category.VOLUME_UNAVAILABLE
 
 
 def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:

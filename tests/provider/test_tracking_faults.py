@@ -14,9 +14,10 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS as JOBS_RESOURCE
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED
+from airflow_provider_gangjobs.gang.state.reason import because
 from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
@@ -54,7 +55,7 @@ async def test_gang_that_does_not_fit_times_out_with_the_reason():
         ref = plane.submit(workers=8)
         event = await Follower(plane, ref, deadlines=Deadlines(assemble_s=120)).event()
         assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.ASSEMBLING, 120)
-        assert event.reason == "Deadline.assembling.unschedulable"
+        assert event.reason == "Deadline.assembling"
         assert (
             "assembling: 8 pods, none placed. Can never fit on the present nodes: 8 ranks with 1 CPU each"
             in event.message
@@ -80,7 +81,7 @@ def refuse(plane: VirtualControlPlane, *messages: str) -> None:
     [
         (NO_ROOM, None, "Insufficient cpu on 2 of 2 nodes"),
         (REJECTED, NO_ROOM, "Insufficient cpu on 2 of 2 nodes"),
-        (REJECTED, REJECTED, NO_CAUSE_NAMED),
+        (REJECTED, REJECTED, because("NoCauseNamed").text),
     ],
     ids=["named by a pod before", "named by an Event", "never named"],
 )
@@ -98,7 +99,7 @@ async def test_gang_whose_scheduler_has_overwritten_the_cause_times_out_as_unsch
         await asyncio.sleep(20)
         refuse(plane, REJECTED, REJECTED)
         event = await follower.event()
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling")
     assert event.message == f"assembling: 2 pods, none placed. {evidence}"
     assert len(follower.reports) == 1, [report.line for report in follower.reports]
 
@@ -132,11 +133,12 @@ async def test_scheduling_gates_of_a_gang_are_reported_if_they_stay_and_hide_no_
         await asyncio.sleep(gated_s)
         remove_gates(plane)
         event = await follower.event()
-    assembling = (report.waiting_for for report in follower.reports if report.phase is Phase.ASSEMBLING)
+    assembling = (report.reason.text for report in follower.reports if report.phase is Phase.ASSEMBLING)
     assert list(dict.fromkeys(assembling)) == reported
-    cause = "gated" if reported[-1].endswith(GATE) else "unschedulable"
-    assert (event.status, event.reason) == (Status.TIMEOUT, f"Deadline.assembling.{cause}")
-    assert ("manager of Kueue" in event.remedy) is (cause == "gated")
+    is_gated = reported[-1].endswith(GATE)
+    category = Category.SCHEDULING_GATED if is_gated else Category.INSUFFICIENT_RESOURCES
+    assert (event.status, event.reason, event.category) == (Status.TIMEOUT, "Deadline.assembling", category)
+    assert ("manager of Kueue" in event.remedy) is is_gated
 
 
 @in_virtual_time
@@ -146,7 +148,7 @@ async def test_stopped_gang_gives_its_capacity_back():
         second = Follower(plane, plane.submit("second", workers=4))
         await plane.until(lambda: plane.running_ranks("first") == 4)
         event = await first.event()
-        assert (event.status, event.phase, event.reason) == (Status.TIMEOUT, Phase.RUNNING, "Deadline.running.ranks")
+        assert (event.status, event.phase, event.reason) == (Status.TIMEOUT, Phase.RUNNING, "Deadline.running")
         assert (len(event.ranks), event.notes) == (4, ())
         assert plane.held("first") == []
         await plane.until(lambda: plane.running_ranks("second") == 4, within_s=60)
@@ -228,9 +230,9 @@ async def test_refused_pods_are_reported_when_the_deadline_has_passed():
         refuse_pods(plane, "exceeded quota: pods")
         following = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
         event = await following.event()
-        assert event.reason == "Deadline.assembling.pods-missing"
+        assert event.reason == "Deadline.assembling"
         assert "2 pods could not be created: exceeded quota: pods" in event.message
-        assert any("exceeded quota" in report.waiting_for for report in following.reports)
+        assert any("exceeded quota" in report.reason.text for report in following.reports)
 
 
 @in_virtual_time
@@ -242,7 +244,7 @@ async def test_later_cause_of_refused_pods_is_reported():
         await asyncio.sleep(60)
         refuse_pods(plane, "no such account")
         await asyncio.sleep(600)
-        assert following.reports[-1].waiting_for == "2 pods could not be created: no such account"
+        assert following.reports[-1].reason.text == "2 pods could not be created: no such account"
         await following.kill()
 
 

@@ -13,12 +13,12 @@ from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stop import stop_patch
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking import gang_watch
@@ -204,7 +204,7 @@ async def test_each_phase_is_reported_once(plane):
     await plane.until(lambda: plane.running_ranks() == 6)
     plane.finish_all()
     await following.event()
-    reported = [(report.phase, report.wait.cause) for report in following.reports]
+    reported = [(report.phase, report.reason.category) for report in following.reports]
     assert len(reported) == len(set(reported))
     assert following.phases == sorted(following.phases, key=list(Phase).index)
 
@@ -215,8 +215,8 @@ async def test_phase_that_lasts_a_moment_is_not_reported(plane):
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.finish_all()
     await following.event()
-    causes = {report.wait.cause for report in following.reports}
-    assert not causes & {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER}
+    causes = {report.reason.category for report in following.reports}
+    assert not causes & {Category.CONTROLLER_SILENT, Category.SUBMISSION_INCOMPLETE, Category.SCHEDULER_SILENT}
 
 
 @in_virtual_time
@@ -224,7 +224,7 @@ async def test_phase_that_lasts_is_reported():
     async with VirtualControlPlane.running(jobs=False) as plane:
         following = Follower(plane, plane.submit(suspend=True))
         await asyncio.sleep(10)
-        assert [report.wait.cause for report in following.reports] == [WaitCause.SUBMISSION]
+        assert [report.reason.category for report in following.reports] == [Category.SUBMISSION_INCOMPLETE]
         await following.kill()
 
 

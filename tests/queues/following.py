@@ -39,7 +39,7 @@ class Following:
     def report(self, observation: Observation) -> None:
         """Keep what a task would log."""
         self.lines.append(observation.line)
-        self.categories.append(observation.diagnosis.category)
+        self.categories.append(observation.reason.category)
 
     async def line(self, part: str) -> str:
         """Wait for the first line that contains this text, and return the line."""

@@ -44,11 +44,9 @@ def gang(cpu: str) -> GangSpec:
 
 
 PHASES = {
-    "queued": Phase("1", gang("1"), "maximum capacity (1)", Deadlines(queue_s=10), "Deadline.queued.queue-refused"),
-    "assembling": Phase(
-        "20", gang("4500m"), "Insufficient cpu", Deadlines(assemble_s=3), "Deadline.assembling.unschedulable"
-    ),
-    "running": Phase("20", gang("100m"), "running: 3/3", Deadlines(run_s=2), "Deadline.running.ranks"),
+    "queued": Phase("1", gang("1"), "maximum capacity (1)", Deadlines(queue_s=10), "Deadline.queued"),
+    "assembling": Phase("20", gang("4500m"), "Insufficient cpu", Deadlines(assemble_s=3), "Deadline.assembling"),
+    "running": Phase("20", gang("100m"), "running: 3/3", Deadlines(run_s=2), "Deadline.running"),
 }
 ENDS = [(end, phase) for end in ("killed", "timed out") for phase in PHASES]
 

@@ -161,7 +161,7 @@ async def test_gang_that_never_fits_times_out_and_holds_nothing(
         async with following(tenant, submission, Deadlines(queue_s=3)) as gang:
             event = await gang.event()
     assert event.category == category
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued")
     assert reason in event.message
     workload = kueue.workload_of(tenant.namespace, submission.ref.uid)
     assert workload is not None
@@ -338,7 +338,7 @@ async def test_gang_for_which_kueue_makes_no_workload_says_so(kueue: Kueue, plan
             submission = await submit_gang(gangs, gang_spec(queue_name=QUEUE, queue_priority="nosuch"))
             async with following(tenant, submission, Deadlines(queue_s=8)) as gang:
                 event = await gang.event()
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.workload-missing")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued")
     assert "Kueue has made no Workload for the Job" in event.message
     assert "WorkloadPriorityClass (queue_priority)" in event.remedy
 

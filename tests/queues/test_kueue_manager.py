@@ -81,7 +81,7 @@ async def test_gang_without_a_queue_says_why_kueue_has_suspended_it(kueue: Kueue
             with managing_all_jobs(kueue):
                 await gang.line("it lets only Jobs of a queue run here")
                 event = await gang.event()
-                assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
+                assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued")
                 await until(lambda: not pods_of(tenant))
 
 

@@ -59,7 +59,7 @@ async def test_assemble_timeout_adds_up_the_runs_that_kueue_has_stopped(tenant: 
             await gang.line("all ranks run again later: 1 time before all pods were ready")
         async with following(tenant, submission, deadlines) as gang:  # another triggerer continues
             event = await gang.event()
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling")
     assert "Insufficient cpu on 2 of 2 nodes" in event.message
     assert "Kueue has stopped the gang 2 times before all pods were ready" in event.message
     assert annotation_of(tenant, submission) is None

@@ -113,7 +113,7 @@ async def test_level_that_no_topology_has_is_a_refusal_of_the_queue_where_topolo
             submission = await submit_gang(gangs, gang_spec(queue_name="team", topology="required:rack"))
             async with following(tenant, submission, Deadlines(queue_s=5)) as gang:
                 event = await gang.event()
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued")
     assert "cannot admit the gang" in event.message
     assert event.remedy.startswith("Correct topology")
 

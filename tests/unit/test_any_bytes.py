@@ -23,8 +23,8 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport, parse_line
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.gang.state.messages import to_line
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import to_line
 from airflow_provider_gangjobs.kube.text import to_printable
 from airflow_provider_gangjobs.plugins.page_text import clean, clean_lines
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter

@@ -25,9 +25,10 @@ from airflow_provider_gangjobs.gang.capacity import (
     Taint,
     Toleration,
 )
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, missing_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, WaitCause, placed_at_once
+from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, placed_at_once
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from tests.unit.builders import REF, at, job, podgroup, ranks
 
@@ -200,9 +201,10 @@ def test_ranks_that_are_placed_do_not_count_as_held_by_others():
     ],
 )
 def test_gang_that_can_never_fit_reads_why(nodes, ranks, requests, spec, text):
-    assert measure(nodes, ranks, requests, **spec) == Capacity(
-        never_fits=True, text=f"Can never fit on the present nodes: {text}"
-    )
+    found = measure(nodes, ranks, requests, **spec)
+    assert found == Capacity(never_fits=True, cause=found.cause, text=f"Can never fit on the present nodes: {text}")
+    causes = {"no node matches": "NodesNotMatching", "each rank does not tolerate": "TaintsNotTolerated"}
+    assert found.cause == next((cause for start, cause in causes.items() if text.startswith(start)), "NeverFits")
 
 
 @pytest.mark.parametrize(
@@ -358,6 +360,7 @@ LATER = Capacity(
 )
 NEVER = Capacity(
     never_fits=True,
+    cause="NeverFits",
     text="Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4",
 )
 
@@ -386,29 +389,31 @@ def test_what_was_read_is_said_instead():
 
 def test_sentence_of_a_gang_that_never_fits_is_no_message_of_the_scheduler():
     seen = refused(NO_ROOM, OTHERS_1_37, capacity=NEVER)
-    assert (seen.wait.cause, seen.waiting_for, seen.refusal) == (WaitCause.UNSCHEDULABLE, NEVER.text, "")
+    assert (seen.reason.category, seen.reason.text, seen.refusal) == (Category.NEVER_FITS, NEVER.text, None)
 
 
-CLAIM = 'PersistentVolumeClaim data cannot be bound: storageclass.storage.k8s.io "nosuch" not found'
+NO_CLASS = 'storageclass.storage.k8s.io "nosuch" not found'
+CLAIM = ClaimProblem("data", "team", NO_CLASS)
 UNBOUND = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes."
 
 
 @pytest.mark.parametrize(
     ("said", "cause"),
     [
-        (UNBOUND, WaitCause.VOLUME),
-        ('0/2 nodes are available: persistentvolumeclaim "data" not found. not found', WaitCause.VOLUME),
-        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', WaitCause.VOLUME),
-        (NO_ROOM, WaitCause.UNSCHEDULABLE),
+        (UNBOUND, Category.VOLUME_UNAVAILABLE),
+        ('0/2 nodes are available: persistentvolumeclaim "data" not found. not found', Category.VOLUME_UNAVAILABLE),
+        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', Category.VOLUME_UNAVAILABLE),
+        (NO_ROOM, Category.INSUFFICIENT_RESOURCES),
     ],
     ids=["unbound", "missing", "missing in 1.37", "something else by now"],
 )
 def test_claim_that_is_known_to_be_the_cause_is_named(said, cause):
     pods = ranks(4, lambda one: one.unschedulable(said))
     seen = observe(job().resumed(1).read(), pods, None, REF, Evidence(claim_problem=CLAIM))
-    assert seen.wait.cause is cause
-    assert (seen.waiting_for == CLAIM) is (cause is WaitCause.VOLUME)
-    assert ("Create the StorageClass" in seen.diagnosis.remedy) is (cause is WaitCause.VOLUME)
+    assert seen.reason.category is cause
+    is_claim = cause is Category.VOLUME_UNAVAILABLE
+    assert (seen.reason.text == f"PersistentVolumeClaim data cannot be bound: {NO_CLASS}") is is_claim
+    assert ("Create the StorageClass" in seen.reason.remedy) is is_claim
 
 
 def lines_of(*capacities: Capacity | None) -> list[str]:

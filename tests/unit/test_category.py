@@ -12,24 +12,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of, reason_of_end, reason_of_outcome
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
-from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose, diagnose_end, diagnose_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.diagnosis import (
-    diagnose_stop,
-    diagnose_timeout,
-    diagnose_wait,
-    stopped_by_deadline,
-)
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
-from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, find_category, stopped_by_queue
-from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_EXECUTION_TIMEOUT, Stopped, stopped_by_user
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, Wait, WaitCause
+from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension
+from airflow_provider_gangjobs.gang.state.queue_wait import given_up as read_given_up
+from airflow_provider_gangjobs.gang.state.reason import (
+    CAUSES,
+    IN_QUEUE,
+    NO_CAUSE_NAMED,
+    REFUSED_BY_QUEUE,
+    UNEVENTFUL,
+    UNPLACED,
+    because,
+    reason_of_stop,
+    stopped_by_deadline,
+)
+from airflow_provider_gangjobs.gang.state.stopped import (
+    BY_CLEANUP,
+    BY_EXECUTION_TIMEOUT,
+    Stopped,
+    format_stopped,
+    parse_stopped,
+    stopped_by_user,
+)
+from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
-from tests.unit.builders import REF, job, ranks
+from tests.unit.builders import REF, job, pod, ranks
 
 QUEUED = job().submitted_suspended().label(LABEL_KUEUE_QUEUE, "team").read()
 ASSIGN = "couldn't assign flavors to pod set main: "
@@ -100,7 +113,7 @@ def workload(*conditions: dict[str, Any], active: bool = True) -> KueueWorkloadV
 
 
 def waits_for(seen: KueueWorkloadView | None, *events: EventView) -> Category:
-    return observe(QUEUED, (), None, REF, Evidence(events, seen)).diagnosis.category
+    return observe(QUEUED, (), None, REF, Evidence(events, seen)).reason.category
 
 
 @pytest.mark.parametrize(
@@ -111,10 +124,10 @@ def test_refusal_of_the_queue_has_the_same_category_in_the_workload_its_event_an
     seen = workload(condition("QuotaReserved", "False", reason, f"{ASSIGN}{message}"))
     event = view(EventView, {"type": "Warning", "reason": reason, "message": f"{ASSIGN}{message}"})
     wait = explain_suspension(QUEUED, Evidence(queue_workload=seen))
-    stopped = stopped_by_deadline(Phase.QUEUED, wait.cause, f"queued: {wait.text}")
+    stopped = stopped_by_deadline(Phase.QUEUED, wait, f"queued: {wait.text}")
     assert waits_for(seen) is category
     assert waits_for(None, event) is category
-    assert diagnose_stop(stopped).category is category
+    assert reason_of_stop(stopped).category is category
 
 
 @pytest.mark.parametrize(
@@ -170,7 +183,7 @@ SCHEDULERS = {
 @pytest.mark.parametrize(("message", "category"), SCHEDULERS.items())
 def test_refusal_of_a_scheduler_has_a_category(message, category):
     pods = ranks(4, lambda one: one.unschedulable(message))
-    assert observe(job().resumed(1).read(), pods, None, REF).diagnosis.category is category
+    assert observe(job().resumed(1).read(), pods, None, REF).reason.category is category
 
 
 @pytest.mark.parametrize(
@@ -186,66 +199,9 @@ def test_reason_of_a_pod_group_is_heeded(reason, category):
         PodGroupView,
         {"status": {"conditions": [condition("PodGroupInitiallyScheduled", "False", reason, "pods differ")]}},
     )
-    found = observe(job().resumed(1).read(), ranks(4, lambda one: one), group, REF).diagnosis
+    found = observe(job().resumed(1).read(), ranks(4, lambda one: one), group, REF).reason
     assert found.category is category
     assert "pods differ" in found.evidence
-
-
-WAITS = {
-    "Can never fit on the present nodes: each rank requests 64 CPU": (WaitCause.UNSCHEDULABLE, Category.NEVER_FITS),
-    "Can never fit on the present nodes: no node matches the node selector of each rank (no=where)": (
-        WaitCause.UNSCHEDULABLE,
-        Category.NODES_NOT_MATCHING,
-    ),
-    "PersistentVolumeClaim data does not exist in namespace ml": (WaitCause.VOLUME, Category.VOLUME_UNAVAILABLE),
-    'PersistentVolumeClaim a cannot be bound: storageclass.storage.k8s.io "b" not found': (
-        WaitCause.VOLUME,
-        Category.VOLUME_UNAVAILABLE,
-    ),
-    "The Job was submitted to stay suspended: it waits until its user resumes it": (
-        WaitCause.SUBMISSION,
-        Category.KEPT_SUSPENDED,
-    ),
-    "The Job was started and then suspended: it waits until its user resumes it": (
-        WaitCause.SUBMISSION,
-        Category.KEPT_SUSPENDED,
-    ),
-    "The Job is suspended: its submission is not complete": (WaitCause.SUBMISSION, Category.SUBMISSION_INCOMPLETE),
-    "Waits for the Job controller to process the Job": (WaitCause.CONTROLLER, Category.CONTROLLER_SILENT),
-    "Kueue queue q does not know the gang": (WaitCause.WORKLOAD_MISSING, Category.WORKLOAD_MISSING),
-    'ErrImagePull of image "a:b" at rank 0: not found': (WaitCause.IMAGE, Category.IMAGE_PULL_FAILED),
-    'CreateContainerConfigError at rank 0: configmap "a" not found': (WaitCause.CONFIG, Category.CONFIG_INVALID),
-    'FailedMount at rank 0: MountVolume.SetUp failed for volume "s" : secret "a" not found': (
-        WaitCause.NODE,
-        Category.VOLUME_UNAVAILABLE,
-    ),
-    "FailedMapVolume at rank 0: MapVolume.MapPodDevice failed": (WaitCause.NODE, Category.VOLUME_UNAVAILABLE),
-    "FailedAttachVolume at rank 0: Multi-Attach error": (WaitCause.NODE, Category.VOLUME_UNAVAILABLE),
-    "FailedCreatePodSandBox at rank 0: no network": (WaitCause.NODE, Category.POD_SANDBOX_FAILED),
-    'pods could not be created: pods "a" is forbidden: exceeded quota': (WaitCause.PODS_MISSING, Category.PODS_REFUSED),
-    "3 pods not created yet": (WaitCause.PODS_MISSING, Category.CONTROLLER_SILENT),
-    "2/6 tasks in gang unschedulable: pod group is not ready, 6 Pending": (
-        WaitCause.UNSCHEDULABLE,
-        Category.INSUFFICIENT_RESOURCES,
-    ),
-    "2 pods have scheduling gates: kueue.x-k8s.io/topology": (WaitCause.GATED, Category.SCHEDULING_GATED),
-    "Volcano has not processed the PodGroup: its queue q may not exist": (
-        WaitCause.SCHEDULER,
-        Category.SCHEDULER_SILENT,
-    ),
-    "Waits until YuniKorn has reserved a place for each pod": (WaitCause.SCHEDULER, Category.SCHEDULER_SILENT),
-    "2 ranks starting: nodes pull images and create containers": (WaitCause.STARTING, Category.STARTING),
-    "The main container of rank 0 has ended": (WaitCause.SIDECAR, Category.SIDECAR_RUNNING),
-    "Kueue has suspended the Job (manageJobsWithoutQueueName)": (WaitCause.QUEUE_REFUSED, Category.QUEUE_MISCONFIGURED),
-    "": (WaitCause.RANKS, Category.RUNNING),
-    "BackoffLimitExceeded": (WaitCause.ENDING, Category.FINISHING),
-}
-
-
-@pytest.mark.parametrize(("text", "seen"), WAITS.items())
-def test_wait_has_a_category(text, seen):
-    cause, category = seen
-    assert diagnose_wait(Wait(cause, text)).category is category
 
 
 CODES = {
@@ -279,7 +235,7 @@ OUTCOMES = st.builds(
 
 @given(OUTCOMES)
 def test_outcome_has_the_category_of_its_code(outcome):
-    found = diagnose_outcome(outcome)
+    found = reason_of_outcome(outcome)
     assert found.category is CODES[found.code]
     assert found.detail == found.category.meaning
 
@@ -297,12 +253,12 @@ ENDS = {
 
 @pytest.mark.parametrize(("verdict", "category"), ENDS.values(), ids=ENDS)
 def test_end_without_outcomes_has_a_category(verdict, category):
-    assert diagnose_end(verdict, ()).category is category
+    assert reason_of_end(verdict, ()).category is category
 
 
 def given_up(reason: str) -> Stopped:
     evicted = condition("Evicted", "True", f"DeactivatedDueTo{reason}", "why")
-    stopped = stopped_by_queue(workload(evicted, active=False))
+    stopped = read_given_up(workload(evicted, active=False))
     assert stopped is not None
     return stopped
 
@@ -314,51 +270,103 @@ STOPS = [
     (given_up("RequeuingLimitExceeded"), Category.QUEUE_DEACTIVATED),
     (given_up("MaximumExecutionTimeExceeded"), Category.DEADLINE_EXCEEDED),
     (given_up("AdmissionCheck"), Category.ADMISSION_CHECK),
-    (stopped_by_deadline(Phase.ASSEMBLING, WaitCause.IMAGE, "2 pods. ErrImagePull"), Category.IMAGE_PULL_FAILED),
-    (stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "running: 2/2 ranks"), Category.DEADLINE_EXCEEDED),
-    (stopped_by_deadline(Phase.ASSEMBLING, WaitCause.QUEUE, "queued: Waits"), Category.PODS_READY_TIMEOUT),
+    (
+        stopped_by_deadline(Phase.ASSEMBLING, because("ImagePullFailed"), "2 pods. ErrImagePull"),
+        Category.IMAGE_PULL_FAILED,
+    ),
+    (stopped_by_deadline(Phase.RUNNING, because("Running"), "running: 2/2 ranks"), Category.DEADLINE_EXCEEDED),
+    (
+        stopped_by_deadline(Phase.ASSEMBLING, because("QueueWaits", queue="q"), "queued: Waits"),
+        Category.PODS_READY_TIMEOUT,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("stopped", "category"), STOPS, ids=lambda value: getattr(value, "code", str(value)))
 def test_stopped_gang_has_the_category_of_its_mark(stopped, category):
-    assert diagnose_stop(stopped).category is category
-    assert diagnose_wait(explain_suspension(job().stopped(stopped).read())).category is category
+    assert reason_of_stop(stopped).category is category
+    assert explain_suspension(job().stopped(stopped).read()).category is category
 
 
-TEXTS = st.text() | st.lists(
-    st.sampled_from([*QUEUE_REFUSALS, *SCHEDULERS, *WAITS, "again later (Preempted: x)"]), max_size=3
-).map(" ".join)
+DATA = {
+    "before_ready": 2,
+    "evidence": "0/2 nodes are available: 2 Insufficient cpu.",
+    "image": "trainer:1",
+    "pods": 2,
+    "queue": "research",
+    "rank": "rank 3",
+}
 
 
-@given(st.sampled_from(WaitCause), st.sampled_from(Phase), TEXTS)
-def test_every_wait_has_one_category_and_a_time_out_has_the_same_one(cause, phase, text):
-    found = diagnose_wait(Wait(cause, text))
-    late = diagnose_timeout(phase, cause, text)
-    assert found.category in Category
-    assert late.code == f"Deadline.{phase}.{cause}"
-    if late.category not in {Category.DEADLINE_EXCEEDED, Category.PODS_READY_TIMEOUT}:
-        assert late.category is found.category or cause is WaitCause.STOPPED
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_has_sentences_of_its_data(cause):
+    reason = because(cause, **DATA)
+    texts = (reason.text, reason.summary, reason.remedy, reason.detail)
+    assert not any("{" in text or "None" in text for text in texts)
+    assert reason.summary or reason.category is Category.SUCCEEDED
+
+
+def test_groups_of_causes_have_no_other_names():
+    assert CAUSES.keys() >= IN_QUEUE | REFUSED_BY_QUEUE | NO_CAUSE_NAMED | UNPLACED
+
+
+@pytest.mark.parametrize("category", Category)
+def test_every_category_has_a_cause_and_its_sentences(category):
+    causes = [name for name, cause in CAUSES.items() if cause.category is category]
+    found = [because(name, category=category, **DATA) for name in causes or ["QueueStops", "QueuePending"]]
+    assert all(one.summary or category is Category.SUCCEEDED for one in found)
+
+
+@pytest.mark.parametrize("cause", sorted(set(CAUSES) - {"Finishing", "PassedDeadline", "Succeeded", "Told"}))
+@pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.ASSEMBLING, Phase.RUNNING])
+def test_time_out_keeps_the_category_and_the_remedy_of_what_the_gang_waited_for(phase, cause):
+    reason = because(cause, **DATA)
+    late = reason_of_stop(parse_stopped(format_stopped(stopped_by_deadline(phase, reason, "8 s"))))
+    assert (late.code, late.summary) == (f"Deadline.{phase}", "8 s")
+    if late.category is Category.PODS_READY_TIMEOUT and phase is Phase.ASSEMBLING:
+        assert late.remedy.startswith("Find out why not all pods become ready")
+    else:
+        assert late.category is reason.category or reason.category in UNEVENTFUL
+        assert late.remedy == reason.remedy or reason.category in UNEVENTFUL
+        assert late.remedy or not CAUSES[cause].remedy
+
+
+def test_no_category_depends_on_a_sentence_of_the_provider(monkeypatch):
+    """With other sentences, every gang has the same category as before."""
+    refused = [
+        [pod(f"p{rank}").rank(rank).unschedulable(message).view() for rank in range(4)] for message in SCHEDULERS
+    ]
+    gang = job().resumed(1).read()
+    queued = [
+        Evidence(queue_workload=workload(condition("QuotaReserved", "False", reasons[0], message)))
+        for message, (reasons, _) in QUEUE_REFUSALS.items()
+    ]
+
+    def categories() -> list[Category]:
+        found = [observe(gang, pods, None, REF).reason for pods in refused]
+        found += [explain_suspension(QUEUED, evidence) for evidence in queued]
+        found += [reason_of_stop(stopped) for stopped, _ in STOPS]
+        late = [stopped_by_deadline(Phase.QUEUED, one, one.text) for one in found]
+        return [*(one.category for one in found), *(reason_of_stop(one).category for one in late)]
+
+    before = categories()
+    others = {name: cause._replace(text="other words", remedy="others") for name, cause in CAUSES.items()}
+    monkeypatch.setattr("airflow_provider_gangjobs.gang.state.reason.CAUSES", others)
+    assert categories() == before
+    assert observe(gang, refused[0], None, REF).reason.text == "other words"
 
 
 def test_ended_gang_has_the_category_of_its_first_cause():
     gone = observe(None, (), None, REF)
-    assert gone.diagnosis.category is diagnose(gone, ()).category is Category.JOB_DELETED
+    assert gone.reason.category is reason_of(gone, ()).category is Category.JOB_DELETED
 
 
 def test_every_category_is_documented_and_found_by_a_rule():
     text = Path("docs/troubleshooting.md").read_text()
     table = text.partition("## Categories")[2].partition("\n## ")[0]
-    found = {
-        *(category for _, category in QUEUE_REFUSALS.values()),
-        *SCHEDULERS.values(),
-        *(category for _, category in WAITS.values()),
-        *CODES.values(),
-        *(category for _, category in ENDS.values()),
-        *(category for _, category in STOPS),
-        *map(find_category, ("again later (Preempted: x)", "again later (FlavorMigration: x)", "has stopped the gang")),
-        Category.POD_GROUP_ERROR,
-    }
+    stopped_by_kueue = {Category.PREEMPTED_BY_QUEUE, Category.FLAVOR_MIGRATION, Category.QUEUE_HELD}
+    found = {cause.category for cause in CAUSES.values()} | stopped_by_kueue
+    found |= {category for _, category in QUEUE_REFUSALS.values()}
     assert found == set(Category)
     assert re.findall(r"^\* `(\w+)`: ", table, flags=re.MULTILINE) == list(Category)
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.checkpoints import CheckpointPlace, folder_of, place_of, to_text
 from airflow_provider_gangjobs.gang.identity import Claim, OperationKey, TaskKey, build_attempt, digest_of
-from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end
+from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.preview import CHECKPOINT_DIGEST, preview
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_service
@@ -508,7 +508,7 @@ def test_deletion_of_a_pod_after_its_rank_had_succeeded_is_the_cause_of_the_fail
     peer = rank(0).failed(143, when=62).deleted(61)
     verdict = judge(job(2).resumed(3).failed(60).read(), REF)
     assert verdict is not None
-    found = diagnose_end(verdict, [outcome_of(deleted.view()), outcome_of(peer.view())])
+    found = reason_of_end(verdict, [outcome_of(deleted.view()), outcome_of(peer.view())])
     assert found.code == "PodDeleted"
     assert found.summary == (
         "rank 1 had its pod deleted after its main container had succeeded, before its other containers had "

@@ -2,21 +2,20 @@
 
 import pytest
 
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline, next_limit
-from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
+from airflow_provider_gangjobs.gang.state.messages import summarize_refusal
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.waiting import (
-    NO_CAUSE_NAMED,
-    Evidence,
-    WaitCause,
-    find_named_refusal,
-    summarize_scheduler_message,
-)
+from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
+
+NO_CAUSE_NAMED = because("NoCauseNamed").text
+NO_ROOM = because("InsufficientResources", evidence="Insufficient cpu on 2 of 2 nodes")
 
 
 def _observe(seen_job=None, pods=(), group=None, **more) -> Observation:
@@ -102,7 +101,7 @@ def test_counters_of_the_job_give_the_same_observation_as_all_pods(state):
     whole = _observe(built, pods)
     seen = observe_counters(built.read(), PodIndex(REF, ()), None, whole.counts)
     known = {reached: since for reached, since in whole.began.items() if reached is not Phase.RUNNING}
-    assert (seen.phase, seen.wait, seen.began) == (phase, whole.wait, known)
+    assert (seen.phase, seen.reason, seen.began) == (phase, whole.reason, known)
 
 
 def test_each_phase_begins_at_a_time_of_the_server():
@@ -154,13 +153,13 @@ def test_counts_are_of_ranks():
 
 
 def test_pods_that_were_deleted_unplaced_by_a_stop_have_not_started():
-    stopped = job().resumed(3).stopped(stopped_by_deadline(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, "no room"))
+    stopped = job().resumed(3).stopped(stopped_by_deadline(Phase.ASSEMBLING, because("Unschedulable"), "no room"))
     counts = _observe(stopped.counts(failed=4).failed(60, "DeadlineExceeded")).counts
     assert (counts.placed, counts.started, counts.failed) == (0, 0, 4)
 
 
 def test_ranks_that_a_stop_ended_while_they_ran_have_started():
-    stopped = job().resumed(3).stopped(stopped_by_deadline(Phase.RUNNING, WaitCause.RANKS, "running: 4/4 ranks"))
+    stopped = job().resumed(3).stopped(stopped_by_deadline(Phase.RUNNING, because("Running"), "running: 4/4 ranks"))
     assert _observe(stopped.counts(failed=4).failed(60, "DeadlineExceeded")).counts.started == 4
 
 
@@ -187,7 +186,7 @@ def test_pods_that_a_suspension_has_deleted_are_not_of_the_run_that_follows():
 def test_wait_for_a_sidecar_names_the_rank_the_container_and_the_remedy():
     pods = [*ranks(3, _running), pod("z").rank(3).on("node-a").running().main_ended(40, 3).view()]
     seen = _observe(job().resumed(3), pods)
-    assert (seen.phase, seen.wait.cause, seen.wait.since) == (Phase.RUNNING, WaitCause.SIDECAR, at(40))
+    assert (seen.phase, seen.reason.category, seen.reason.since) == (Phase.RUNNING, Category.SIDECAR_RUNNING, at(40))
     assert seen.line == (
         "running: 3/4 ranks, 1 ended. The main container of rank 3 has ended with exit code 3, and container "
         "istio-proxy keeps its pod running. If istio-proxy is a sidecar, let it end with the main container, or make "
@@ -213,91 +212,91 @@ def _init_waits(builder, reason):
 
 
 WAITS = {
-    "not looked at": (job(), (), None, WaitCause.CONTROLLER, "Waits for the Job controller to process the Job"),
+    "not looked at": (job(), (), None, Category.CONTROLLER_SILENT, "Waits for the Job controller to process the Job"),
     "half submitted": (
         job().suspended(),
         (),
         None,
-        WaitCause.SUBMISSION,
+        Category.SUBMISSION_INCOMPLETE,
         "The Job is suspended: its submission is not complete",
     ),
     "suspended by a user while it ran": (
         _started_and_suspended(),
         (),
         None,
-        WaitCause.SUBMISSION,
+        Category.KEPT_SUSPENDED,
         "The Job was started and then suspended: it waits until its user resumes it",
     ),
     "in a queue": (
         job().suspended().label(LABEL_KUEUE_QUEUE, "gpu"),
         (),
         None,
-        WaitCause.QUEUE,
+        Category.WAITING_FOR_QUOTA,
         "Waits for admission by Kueue queue gpu",
     ),
     "stopped": (
         job().suspended().stopped(),
         (),
         None,
-        WaitCause.STOPPED,
+        Category.HALTED,
         "The gang was stopped: by hand",
     ),
     "resumed, not noticed": (
         job().suspended().spec(suspend=False),
         (),
         None,
-        WaitCause.CONTROLLER,
+        Category.CONTROLLER_SILENT,
         "Waits for the Job controller to resume it",
     ),
-    "no pods": (job().resumed(1), ranks(1), None, WaitCause.PODS_MISSING, "3 pods not created yet"),
+    "no pods": (job().resumed(1), ranks(1), None, Category.CONTROLLER_SILENT, "3 pods not created yet"),
     "held back by the scheduler": (
         job().resumed(1),
         ranks(4),
         podgroup(4),
-        WaitCause.SCHEDULER,
+        Category.SCHEDULER_SILENT,
         "The scheduler waits until 4 pods can be placed at once",
     ),
-    "not scheduled, no gang": (job().resumed(1), ranks(4), None, WaitCause.SCHEDULER, "Waits for the scheduler"),
+    "not scheduled, no gang": (job().resumed(1), ranks(4), None, Category.SCHEDULER_SILENT, "Waits for the scheduler"),
     "no room": (
         job().resumed(1),
         ranks(4, lambda builder: builder.unschedulable(GPU)),
         podgroup(4),
-        WaitCause.UNSCHEDULABLE,
+        Category.INSUFFICIENT_RESOURCES,
         "Insufficient nvidia.com/gpu on 3 of 3 nodes",
     ),
     "most pods only lack the others": (
         job().resumed(1),
         [*ranks(3, lambda builder: builder.unschedulable(LACKING)), pod("p").rank(3).unschedulable(GPU).view()],
         podgroup(4),
-        WaitCause.UNSCHEDULABLE,
+        Category.INSUFFICIENT_RESOURCES,
         "Insufficient nvidia.com/gpu on 3 of 3 nodes",
     ),
     "starting": (
         job().resumed(1),
         ranks(4, _placed),
         None,
-        WaitCause.STARTING,
+        Category.STARTING,
         "4 ranks starting: nodes pull images and create containers",
     ),
     "image is missing": (
         job().resumed(1),
         [*ranks(3, _running), pod("p").rank(3).on("n").waiting("ImagePullBackOff", "Back-off pulling x:1").view()],
         None,
-        WaitCause.IMAGE,
+        Category.IMAGE_PULL_FAILED,
         'ImagePullBackOff of image "x:1" at rank 3: Back-off pulling x:1',
     ),
     "image of an init container is missing": (
         job().resumed(1),
         [_init_waits(pod("p").rank(0).on("n"), "ErrImagePull").view()],
         None,
-        WaitCause.IMAGE,
+        Category.IMAGE_PULL_FAILED,
         'ErrImagePull of image "fetch:2" at rank 0',
     ),
     "secret is missing": (
         job().resumed(1),
         ranks(4, lambda builder: _placed(builder).waiting("CreateContainerConfigError", 'secret "s" not found')),
         None,
-        WaitCause.CONFIG,
+        Category.CONFIG_INVALID,
         'CreateContainerConfigError at rank 0 and 3 more: secret "s" not found',
     ),
 }
@@ -305,8 +304,8 @@ WAITS = {
 
 @pytest.mark.parametrize(("seen", "pods", "group", "cause", "sentence"), WAITS.values(), ids=WAITS)
 def test_wait_is_explained_in_the_words_of_the_cluster(seen, pods, group, cause, sentence):
-    waits = _observe(seen, pods, group).wait
-    assert (waits.cause, waits.text) == (cause, sentence)
+    found = _observe(seen, pods, group).reason
+    assert (found.category, found.text) == (cause, sentence)
 
 
 def test_refused_pods_are_explained_by_the_last_event():
@@ -316,7 +315,7 @@ def test_refused_pods_are_explained_by_the_last_event():
         event("Other", "", 10),
     ]
     assert (
-        _observe(job().resumed(1), events=events).waiting_for == "4 pods could not be created: exceeded quota: pods=2"
+        _observe(job().resumed(1), events=events).reason.text == "4 pods could not be created: exceeded quota: pods=2"
     )
 
 
@@ -324,7 +323,7 @@ def test_podgroup_explains_the_wait_when_the_pods_do_not():
     group = podgroup(4)
     condition = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "minCount (4) cannot be satisfied"}
     group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(_condition(condition),)))
-    assert _observe(job().resumed(1), ranks(4), group).waiting_for == "minCount (4) cannot be satisfied"
+    assert _observe(job().resumed(1), ranks(4), group).reason.text == "minCount (4) cannot be satisfied"
 
 
 def _condition(fields):
@@ -344,7 +343,7 @@ LINES = {
         job().resumed(1),
         [*ranks(3, _running), pod("z").rank(3).on("n").succeeded().view()],
     ),
-    "succeeded: 4 ranks succeeded, 0 failed. CompletionsReached": (job().resumed(1).complete(60), ()),
+    "succeeded: 4 ranks succeeded, 0 failed": (job().resumed(1).complete(60), ()),
     "deleted: JobDeleted: Job team/train-0 with uid job-uid is gone": (None, ()),
 }
 
@@ -378,7 +377,7 @@ NODE_REASONS = {
 
 @pytest.mark.parametrize(("message", "words"), NODE_REASONS.items(), ids=lambda text: text[:30])
 def test_scheduler_message_is_summarized(message, words):
-    assert summarize_scheduler_message(message) == words
+    assert summarize_refusal(message) == words
 
 
 DEADLINES = Deadlines(queue_s=100, assemble_s=20, run_s=1000)
@@ -465,15 +464,15 @@ TIMED_OUT = "0/1 nodes are available: 1 rejected due to timeout after waiting 10
 def test_wait_has_the_cause_and_not_the_message_of_pods_that_refer_to_it(others):
     pods = [pod(f"pod-{rank}").rank(rank).unschedulable(others).view() for rank in range(3)]
     pods.append(pod("pod-3").rank(3).unschedulable(FIT_FAILED).view())
-    assert _observe(job().resumed(1), pods).waiting_for == "Insufficient cpu on 2 of 2 nodes"
+    assert _observe(job().resumed(1), pods).reason.text == "Insufficient cpu on 2 of 2 nodes"
 
 
 TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 WORKLOAD = view(KueueWorkloadView, {"metadata": {"name": "job-train"}})
 SHOWN_WORKLOADS = {
-    "there is none": (None, True, WaitCause.WORKLOAD_MISSING),
-    "it is unknown whether there is one": (None, False, WaitCause.QUEUE),
-    "there is one": (WORKLOAD, True, WaitCause.QUEUE),
+    "there is none": (None, True, Category.WORKLOAD_MISSING),
+    "it is unknown whether there is one": (None, False, Category.WAITING_FOR_QUOTA),
+    "there is one": (WORKLOAD, True, Category.WAITING_FOR_QUOTA),
 }
 
 
@@ -481,29 +480,29 @@ SHOWN_WORKLOADS = {
 def test_job_in_a_queue_without_a_workload_is_told_if_workloads_can_be_read(workload, shows_queue, cause):
     queued = job().suspended().label(LABEL_KUEUE_QUEUE, "gpu")
     seen = _observe(queued, queue_workload=workload, shows_queue=shows_queue)
-    assert seen.wait.cause is cause
-    assert ("WorkloadPriorityClass" in seen.waiting_for) is (cause is WaitCause.WORKLOAD_MISSING)
+    assert seen.reason.category is cause
+    assert ("WorkloadPriorityClass" in seen.reason.text) is (cause is Category.WORKLOAD_MISSING)
 
 
 GATES = {
     "all pods": (
         [pod(f"p{rank}").rank(rank).gated(TOPOLOGY_GATE).view() for rank in range(4)],
-        WaitCause.GATED,
+        Category.SCHEDULING_GATED,
         f"4 pods have scheduling gates: {TOPOLOGY_GATE}",
     ),
     "one pod, several gates": (
         [*ranks(3), pod("p").rank(3).gated("a.io/x", "b.io/y").view()],
-        WaitCause.GATED,
+        Category.SCHEDULING_GATED,
         "1 pod has scheduling gates: a.io/x, b.io/y",
     ),
     "most pods, and the scheduler has refused one": (
         [*ranks(3, lambda one: one.gated(TOPOLOGY_GATE)), pod("p").rank(3).unschedulable(FIT_FAILED).view()],
-        WaitCause.UNSCHEDULABLE,
+        Category.INSUFFICIENT_RESOURCES,
         "Insufficient cpu on 2 of 2 nodes",
     ),
     "removed, and the scheduler has not tried": (
         ranks(4, lambda one: one.gated()),
-        WaitCause.SCHEDULER,
+        Category.SCHEDULER_SILENT,
         "Waits for the scheduler",
     ),
 }
@@ -512,7 +511,7 @@ GATES = {
 @pytest.mark.parametrize(("pods", "cause", "text"), GATES.values(), ids=GATES)
 def test_scheduling_gates_are_named_and_hide_no_cause(pods, cause, text):
     seen = _observe(job(4).resumed(1), pods)
-    assert (seen.wait.cause, seen.wait.text) == (cause, text)
+    assert (seen.reason.category, seen.reason.text) == (cause, text)
 
 
 REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
@@ -523,16 +522,16 @@ TOO_FEW = "0/2 nodes are available: pre-filter pod train-0 cannot find enough si
 @pytest.mark.parametrize(
     ("messages", "cause"),
     [
-        ([REJECTED, REJECTED, REJECTED_LATER], WaitCause.UNSCHEDULABLE),
-        ([REJECTED_LATER, TOO_FEW, TOO_FEW], WaitCause.UNSCHEDULABLE),
-        ([TIMED_OUT, TIMED_OUT, REJECTED], WaitCause.UNSCHEDULABLE),
-        ([TOO_FEW, TOO_FEW, TOO_FEW], WaitCause.SCHEDULER),
+        ([REJECTED, REJECTED, REJECTED_LATER], Category.UNSCHEDULABLE),
+        ([REJECTED_LATER, TOO_FEW, TOO_FEW], Category.UNSCHEDULABLE),
+        ([TIMED_OUT, TIMED_OUT, REJECTED], Category.UNSCHEDULABLE),
+        ([TOO_FEW, TOO_FEW, TOO_FEW], Category.UNSCHEDULABLE),
     ],
 )
 def test_a_gang_that_was_rejected_is_unschedulable_though_no_pod_names_the_cause(messages, cause):
     pods = [pod(f"pod-{rank}").rank(rank).unschedulable(text).view() for rank, text in enumerate(messages)]
     seen = _observe(job(3).resumed(1), pods)
-    assert (seen.wait.cause, seen.waiting_for) == (cause, NO_CAUSE_NAMED)
+    assert (seen.reason.category, seen.reason.text) == (cause, NO_CAUSE_NAMED)
 
 
 @pytest.mark.parametrize(
@@ -547,8 +546,8 @@ def test_a_gang_that_was_rejected_is_unschedulable_though_no_pod_names_the_cause
 )
 def test_the_cause_that_was_named_before_explains_a_rejection_that_has_overwritten_it(message, text):
     pods = ranks(4, lambda one: one.unschedulable(message))
-    seen = _observe(job().resumed(1), pods, earlier_refusal="Insufficient cpu on 2 of 2 nodes")
-    assert seen.waiting_for == text
+    seen = _observe(job().resumed(1), pods, earlier_refusal=NO_ROOM)
+    assert seen.reason.text == text
 
 
 @pytest.mark.parametrize(
@@ -562,12 +561,13 @@ def test_the_cause_that_was_named_before_explains_a_rejection_that_has_overwritt
 )
 def test_the_latest_event_that_names_a_cause_is_heard(messages, cause):
     events = [event("FailedScheduling", message, when=when) for when, message in enumerate(messages)]
-    assert find_named_refusal(events) == cause
+    found = find_named_refusal(events)
+    assert (found.evidence if found else "") == cause
 
 
 def test_a_placed_gang_has_no_earlier_refusal():
-    seen = _observe(job().resumed(1), ranks(4, _placed), earlier_refusal="Insufficient cpu on 2 of 2 nodes")
-    assert (seen.wait.cause, seen.refusal) == (WaitCause.STARTING, "")
+    seen = _observe(job().resumed(1), ranks(4, _placed), earlier_refusal=NO_ROOM)
+    assert (seen.reason.category, seen.refusal) == (Category.STARTING, None)
 
 
 VOLCANO_JOB = job().resumed(1).annotation("gangjobs.airflow/gang", "gang:volcano")
@@ -581,8 +581,8 @@ VOLCANO_STATES = {
 def test_a_group_that_volcano_has_not_processed_names_its_queue(status, text):
     group = view(PodGroupView, {"spec": {"minMember": 4, "queue": "research"}, "status": status})
     seen = _observe(VOLCANO_JOB, ranks(4), group)
-    assert seen.wait.cause is WaitCause.SCHEDULER
-    assert seen.waiting_for.startswith(text)
+    assert seen.reason.category is Category.SCHEDULER_SILENT
+    assert seen.reason.text.startswith(text)
 
 
 def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():
@@ -591,4 +591,4 @@ def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():
     group = podgroup(4)
     group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(waits,)))
     pods = ranks(4, lambda builder: builder.unschedulable("Pod ml/train-0 can possibly be assigned to node-0"))
-    assert _observe(VOLCANO_JOB, pods, group).waiting_for == message
+    assert _observe(VOLCANO_JOB, pods, group).reason.text == message

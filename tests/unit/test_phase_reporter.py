@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import NO_CAUSE_NAMED, Evidence
+from airflow_provider_gangjobs.gang.state.reason import because
+from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # -- The log lines about a gang in a queue, and about a gang that the scheduler cannot place -------------------------
 
 QUEUED = job().submitted_suspended().label(LABEL_KUEUE_QUEUE, "team").read()
+NO_CAUSE_NAMED = because("NoCauseNamed").text
 
 
 def lines_at(*positions: int | None) -> list[str]:
@@ -50,7 +52,7 @@ NO_ROOM = "0/2 nodes are available: 2 Insufficient cpu."
 def reported(*messages_at: tuple[float, str]) -> list[str]:
     """Return what is reported of a gang whose pods have these messages at these times."""
     texts: list[str] = []
-    reporter = PhaseReporter(lambda observation: texts.append(observation.waiting_for))
+    reporter = PhaseReporter(lambda observation: texts.append(observation.reason.text))
     for seconds, message in messages_at:
         pods = ranks(4, lambda one, message=message: one.unschedulable(message))
         reporter.report(observe(job().resumed(1).read(), pods, None, REF), at(seconds))
@@ -74,7 +76,7 @@ def in_queue_at(*messages_at: tuple[float, str]) -> list[tuple[float, str]]:
     The follower comes back when the reporter says so.
     """
     lines: list[tuple[float, str]] = []
-    reporter = PhaseReporter(lambda observation: lines.append((now, observation.waiting_for)))
+    reporter = PhaseReporter(lambda observation: lines.append((now, observation.reason.text)))
     message, changes, due = "", list(messages_at), float("inf")
     while changes or due < float("inf"):
         now = min(due, changes[0][0] if changes else due)

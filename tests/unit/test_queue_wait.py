@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.queue_wait import (
     evicted_at,
     explain_queue,
+    given_up,
     has_queue_decision,
-    stopped_by_queue,
 )
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
 
 AT = "2026-01-01T00:00:00Z"
@@ -53,16 +53,16 @@ LIMIT = condition(
     "The workload is deactivated due to exceeding the maximum number of re-queuing retries",
 )
 CASES = {
-    "no Workload yet": (None, WaitCause.QUEUE, "Waits for admission by Kueue queue team"),
-    "Workload without conditions": (workload(), WaitCause.QUEUE, "Waits for admission by Kueue queue team"),
+    "no Workload yet": (None, Category.WAITING_FOR_QUOTA, "Waits for admission by Kueue queue team"),
+    "Workload without conditions": (workload(), Category.WAITING_FOR_QUOTA, "Waits for admission by Kueue queue team"),
     "no quota now": (
         workload(pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed")),
-        WaitCause.QUEUE,
+        Category.WAITING_FOR_QUOTA,
         "Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 more needed",
     ),
     "never fits": (
         workload(pending(f"{ASSIGN}insufficient quota for cpu in flavor f, request (6) > maximum capacity (4)")),
-        WaitCause.QUEUE_REFUSED,
+        Category.EXCEEDS_MAX_QUOTA,
         (
             "Kueue queue team cannot admit the gang: insufficient quota for cpu in flavor f, request (6) > maximum "
             "capacity (4)"
@@ -70,27 +70,27 @@ CASES = {
     ),
     "resource not listed": (
         workload(pending(f"{ASSIGN}resource memory unavailable in ClusterQueue")),
-        WaitCause.QUEUE_REFUSED,
+        Category.NO_MATCHING_FLAVOR,
         "Kueue queue team cannot admit the gang: resource memory unavailable in ClusterQueue",
     ),
     "no such queue": (
         workload(pending("LocalQueue team doesn't exist", "Inadmissible")),
-        WaitCause.QUEUE_REFUSED,
+        Category.QUEUE_MISCONFIGURED,
         "Kueue queue team cannot admit the gang: LocalQueue team doesn't exist",
     ),
     "held": (
         workload(pending("ClusterQueue c is inactive", "Inadmissible")),
-        WaitCause.QUEUE_REFUSED,
+        Category.QUEUE_HELD,
         "Kueue queue team cannot admit the gang: ClusterQueue c is inactive",
     ),
     "no place by topology": (
         workload(pending(f'{ASSIGN}topology "t" allows to fit only 1 out of 5 pod(s)')),
-        WaitCause.QUEUE,
+        Category.INSUFFICIENT_RESOURCES,
         'Kueue queue team does not admit the gang yet: topology "t" allows to fit only 1 out of 5 pod(s)',
     ),
     "preempted": (
         workload(pending(PREEMPTED["message"]), PREEMPTED),
-        WaitCause.QUEUE,
+        Category.PREEMPTED_BY_QUEUE,
         (
             "Kueue queue team has stopped the gang and lets it run again later (Preempted: Preempted to accommodate a "
             "workload (UID: u, JobUID: j))"
@@ -98,12 +98,12 @@ CASES = {
     ),
     "preempted, and judged again": (
         workload(pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed"), PREEMPTED),
-        WaitCause.QUEUE,
+        Category.WAITING_FOR_QUOTA,
         "Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 more needed",
     ),
     "not ready in time": (
         workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 2}),
-        WaitCause.QUEUE,
+        Category.PODS_READY_TIMEOUT,
         (
             "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
             "lets all ranks run again later: 2 times before all pods were ready"
@@ -111,7 +111,7 @@ CASES = {
     ),
     "not ready in time while it ran": (
         workload(pending(NOT_READY["message"]), NOT_READY, stops={"WaitForStart": 1, "WaitForRecovery": 1}),
-        WaitCause.QUEUE,
+        Category.PODS_READY_TIMEOUT,
         (
             "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and "
             "lets all ranks run again later: 1 time before all pods were ready and 1 time after all pods had been ready"
@@ -119,14 +119,14 @@ CASES = {
     ),
     "not ready in time, and judged again": (
         workload(pending(f"{ASSIGN}no node"), NOT_READY, stops={"WaitForStart": 2}),
-        WaitCause.QUEUE,
+        Category.WAITING_FOR_QUOTA,
         "Kueue queue team does not admit the gang yet: no node",
     ),
     "its queue was held, and does not suffice any more": (
         workload(
             pending(f"{ASSIGN}insufficient quota for cpu in flavor f, request (6) > maximum capacity (4)"), STOPPED
         ),
-        WaitCause.QUEUE_REFUSED,
+        Category.EXCEEDS_MAX_QUOTA,
         (
             "Kueue queue team cannot admit the gang: insufficient quota for cpu in flavor f, request (6) > maximum "
             "capacity (4)"
@@ -134,7 +134,7 @@ CASES = {
     ),
     "being stopped, with quota": (
         workload(STOPPED, condition("QuotaReserved", "True", "QuotaReserved", "Reserved"), ADMITTED),
-        WaitCause.QUEUE,
+        Category.QUEUE_HELD,
         (
             "Kueue queue team has stopped the gang and lets it run again later (ClusterQueueStopped: The ClusterQueue "
             "is stopped)"
@@ -142,7 +142,7 @@ CASES = {
     ),
     "given up": (
         workload(pending("evicted"), LIMIT, active=False),
-        WaitCause.QUEUE_REFUSED,
+        Category.QUEUE_DEACTIVATED,
         (
             "Kueue queue team does not let the gang run, because its Workload w is inactive: The workload is "
             "deactivated due to exceeding the maximum number of re-queuing retries"
@@ -150,7 +150,7 @@ CASES = {
     ),
     "quota reserved, checks to do": (
         workload(condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue c")),
-        WaitCause.QUEUE,
+        Category.ADMISSION_CHECK,
         "Kueue queue team has reserved quota, and waits for its checks",
     ),
     "admitted": (
@@ -159,16 +159,16 @@ CASES = {
             ADMITTED,
             condition("Evicted", "False", "QuotaReserved", "Previously: The ClusterQueue is stopped"),
         ),
-        WaitCause.CONTROLLER,
+        Category.CONTROLLER_SILENT,
         "Kueue queue team has admitted the gang, and lets it run",
     ),
 }
 
 
-@pytest.mark.parametrize(("seen", "cause", "text"), CASES.values(), ids=CASES)
-def test_reason_of_a_wait(seen: KueueWorkloadView | None, cause: WaitCause, text: str) -> None:
+@pytest.mark.parametrize(("seen", "category", "text"), CASES.values(), ids=CASES)
+def test_reason_of_a_wait(seen: KueueWorkloadView | None, category: Category, text: str) -> None:
     found = explain_queue("team", seen)
-    assert (found.cause, found.text) == (cause, text)
+    assert (found.category, found.text) == (category, text)
 
 
 def event(reason: str, message: str, second: int, *, kind: str = "Warning", **more: Any) -> EventView:
@@ -251,14 +251,12 @@ NOTES = {
 
 @pytest.mark.parametrize(("seen", "note"), NOTES.values(), ids=NOTES)
 def test_only_kueue_itself_gives_a_gang_up(seen: KueueWorkloadView | None, note: str | None) -> None:
-    stopped = stopped_by_queue(seen)
+    stopped = given_up(seen)
     assert (stopped and stopped.text) == note
 
 
 def test_note_of_a_gang_that_kueue_gives_up_has_its_last_line_while_it_assembled() -> None:
-    note = stopped_by_queue(
-        workload(LIMIT, active=False), "assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes"
-    )
+    note = given_up(workload(LIMIT, active=False), "assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
     assert note is not None
     assert note.text.endswith(". Before, the gang was assembling: 3 pods, 2 placed. Insufficient cpu on 2 of 2 nodes")
 

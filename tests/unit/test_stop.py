@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.state.diagnosis import stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.phase import (
     REASON_DELETED,
     REASON_DELETED_ON_PURPOSE,
@@ -14,6 +13,7 @@ from airflow_provider_gangjobs.gang.state.phase import (
     Phase,
     VerdictKind,
 )
+from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stop import (
     FinishStep,
     finish_patch,
@@ -31,7 +31,6 @@ from airflow_provider_gangjobs.gang.state.stopped import (
     parse_stopped,
     stopped_by_user,
 )
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, job
 
@@ -42,7 +41,7 @@ def stopped(made: JobBuilder) -> JobBuilder:
 
 MARKS: dict[str, Stopped] = {
     "a user": stopped_by_user("not needed: done by hand"),
-    "a deadline": stopped_by_deadline(Phase.ASSEMBLING, WaitCause.IMAGE, 'ErrImagePull of image "x:1" at rank 0'),
+    "a deadline": stopped_by_deadline(Phase.ASSEMBLING, because("ImagePullFailed", image="x:1"), "2 pods"),
     "the cleanup": BY_CLEANUP,
     "the main containers": BY_SUCCESS,
 }
@@ -121,7 +120,7 @@ def to_be_deleted(made: JobBuilder) -> JobBuilder:
 
 
 def timed_out(made: JobBuilder) -> JobBuilder:
-    return to_be_deleted(made).stopped(stopped_by_deadline(Phase.QUEUED, WaitCause.QUEUE, "too late"))
+    return to_be_deleted(made).stopped(stopped_by_deadline(Phase.QUEUED, because("QueueWaits", queue="q"), "too late"))
 
 
 STOP: None = None

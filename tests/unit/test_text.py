@@ -34,8 +34,8 @@ from airflow_provider_gangjobs.gang.outcome.event import (
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.render.user_manifest import parse_manifest
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.messages import summarize_refusal
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import summarize_scheduler_message
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.kube import names, quantity, text
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end
@@ -261,7 +261,7 @@ PARSERS: Final[dict[str, Callable[[str], object]]] = {
     "topology": lambda given: validate(topology=given),
     "manifest": lambda given: parse_manifest(f"a: {given}\n"),
     "duration": parse_go_duration,
-    "message of the scheduler": summarize_scheduler_message,
+    "message of the scheduler": summarize_refusal,
     "line": text.to_printable_line,
     "beginning": lambda given: text.cut_end(given, 1000),
     "end": lambda given: text.keep_end(given, 300),

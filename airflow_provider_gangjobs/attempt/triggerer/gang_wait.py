@@ -46,8 +46,8 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
-from airflow_provider_gangjobs.gang.state.diagnosis import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.reason import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.jobs.gang_secrets import hide
 from airflow_provider_gangjobs.parameters.checks import load_callback
@@ -139,7 +139,7 @@ class PhaseCallbacks:
             previous=None if previous is None else str(previous),
             message=self.mask(observation.line),
             since=observation.since,
-            category=str(observation.diagnosis.category),
+            category=str(observation.reason.category),
         )
 
     def report_progress(self, line: SupervisorLine, report: SupervisorReport) -> None:
@@ -501,7 +501,7 @@ class _GangWait:
 
     def _report(self, observation: Observation) -> None:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
-        category = observation.diagnosis.category
+        category = observation.reason.category
         count_diagnosis(category)
         line = self.callbacks.mask(observation.line)
         self._log.info("%s%s", line, "" if category in UNEVENTFUL else f" [{category}]")
@@ -558,7 +558,7 @@ def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEve
 
     :param last: The last observation of the gang, if there was one.
     """
-    category = last.diagnosis.category if last else Category.UNKNOWN
+    category = last.reason.category if last else Category.UNKNOWN
     return build_event(
         args.ref,
         Status.TIMEOUT,

@@ -1,1 +1,1 @@
-"""Outcomes of a gang and its ranks, and the diagnosis of their causes."""
+"""Outcomes of a gang and its ranks, and why a gang has ended."""

@@ -96,7 +96,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     category: str = ""
     """A `Category`, perhaps of a later version."""
     reason: str = ""
-    """Reason of the Job controller, or code of the diagnosis."""
+    """Reason of the Job controller, or code of the cause."""
     message: str = ""
     remedy: str = ""
     since: datetime | None = None
@@ -282,7 +282,7 @@ def _rank_end(outcome: Outcome) -> RankEnd:
 
 
 DISRUPTION_CODES: Final = frozenset({"Preempted", "Evicted", "NodeLost"})
-"""Codes of diagnoses that name a disruption as the root cause."""
+"""Codes of reasons that name a disruption as the root cause."""
 
 
 class Disruption(Struct, frozen=True):
@@ -292,7 +292,7 @@ class Disruption(Struct, frozen=True):
     """Number of consecutive attempts that ended by a disruption, including this attempt."""
     allowed: int
     message: str
-    """Summary of the diagnosis: the rank, the kind of the disruption, and the node."""
+    """Summary of the reason: the rank, the kind of the disruption, and the node."""
 
     @property
     def is_allowed(self) -> bool:

@@ -19,13 +19,13 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     root_cause,
 )
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.pods import refusal
-from airflow_provider_gangjobs.gang.state.waiting import (
-    WAIT_TEXT_CHARACTERS_MAX,
-    summarize_scheduler_message,
+from airflow_provider_gangjobs.gang.state.messages import (
+    TEXT_CHARACTERS_MAX,
+    summarize_refusal,
     to_line,
 )
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.pods import refusal
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable_line
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def outcome_row(outcome: Outcome, *, follows: bool = False) -> RankRow:
 
 def _end_of(output: str) -> str:
     """Return the end of what was kept of the output of a rank, on one line: the end says why the program failed."""
-    return keep_end(to_printable_line(output), WAIT_TEXT_CHARACTERS_MAX)
+    return keep_end(to_printable_line(output), TEXT_CHARACTERS_MAX)
 
 
 def _live_row(pod: PodView, now: datetime) -> RankRow:
@@ -182,7 +182,7 @@ def _live_state(pod: PodView) -> str:
 
 def _wait_message(pod: PodView) -> str:
     if refused := refusal(pod):
-        return summarize_scheduler_message(refused)
+        return summarize_refusal(refused)
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     waits = (status.state.waiting for status in statuses)
     found = next((waiting for waiting in waits if waiting and waiting.reason not in _NORMAL_WAITS), None)

@@ -143,9 +143,12 @@ class SeparateScheduler(GangScheduler):
         """Return whether a gang is placed as a whole in a cluster that serves these versions."""
         return Guarantee(True) if self.pod_groups is None else _guarantee_of_resource(self.pod_groups, served)
 
-    def explain_silence(self, group: PodGroupView | None) -> str:
-        """Return what a gang waits for while its pods have no condition, if this is known."""
-        return ""
+    def explain_silence(self, group: PodGroupView | None) -> tuple[str, str] | None:
+        """Return what a gang waits for while its pods have no condition, if this is known.
+
+        It is a cause of `gang.state.reason`, and the queue that the cause is about.
+        """
+        return None
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return why the group waits, if its object says this."""

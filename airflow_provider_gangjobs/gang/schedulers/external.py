@@ -120,8 +120,6 @@ ANNOTATION_QUEUE: Final = "scheduling.volcano.sh/queue-name"
 """Name of Volcano's queue. On the pods, where the user sets it; the provider copies it into the PodGroup."""
 DEFAULT_QUEUE: Final = "default"
 """The queue that Volcano creates when it starts."""
-NOT_PROCESSED: Final = "Volcano has not processed the PodGroup"
-"""Begin of the text about a gang of which Volcano says nothing."""
 
 
 @dataclass(frozen=True)
@@ -146,14 +144,14 @@ class Volcano(SeparateScheduler):
             spec["priorityClassName"] = group.priority_class
         return pod_group_object(VOLCANO_POD_GROUPS, group, job_uid, spec)
 
-    def explain_silence(self, group: PodGroupView | None) -> str:
+    def explain_silence(self, group: PodGroupView | None) -> tuple[str, str] | None:
         """Return that Volcano has not processed the PodGroup, which has no status then.
 
         Volcano ignores a PodGroup whose queue does not exist, and sets the phase of any other one within a second.
         """
         if group is None or group.status.phase or group.status.conditions:
-            return ""
-        return f"{NOT_PROCESSED}: its queue {group.spec.queue} may not exist, or Volcano does not run"
+            return None
+        return "VolcanoSilent", group.spec.queue
 
     def group_reason(self, group: PodGroupView) -> str:
         """Return the message of the condition `Unschedulable`, which is True while the group waits."""
@@ -243,11 +241,8 @@ class YuniKorn(SeparateScheduler):
             group.name
         )
 
-    def explain_silence(self, group: PodGroupView | None) -> str:
-        return (
-            "Waits until YuniKorn has reserved a place for each pod; "
-            "YuniKorn's placeholder pods in the namespace show the cause"
-        )
+    def explain_silence(self, group: PodGroupView | None) -> tuple[str, str] | None:
+        return "YuniKornReserves", ""
 
 
 def _application_id(job: Mapping[str, Any], group: SchedulingGroup, nonce: str) -> str:

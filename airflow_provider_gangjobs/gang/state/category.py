@@ -1,4 +1,4 @@
-"""Category: the stable name of why a gang waits or has ended, and the diagnosis that carries it.
+"""Category: the stable name of why a gang waits or has ended.
 
 Alerts, retry policies and dashboards match the names, so a name is never changed and never gets another meaning. A
 later version may add names. `docs/troubleshooting.md` has a row for each.
@@ -6,8 +6,6 @@ later version may add names. `docs/troubleshooting.md` has a row for each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
 from enum import StrEnum
 from typing import Self
 
@@ -76,24 +74,3 @@ class Category(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The gang ran for longer than a time limit allows."
     HALTED = "Halted", "A person or a program stopped the gang."
     UNKNOWN = "Unknown", "The cause is not known."
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Why a gang is in its state, and what to do."""
-
-    category: Category
-    summary: str
-    """What happened, or what the gang waits for, in one sentence."""
-    remedy: str = ""
-    """What to do; empty if there is nothing to do."""
-    evidence: str = ""
-    """What the cluster or the program says, in its own words."""
-    since: datetime | None = None
-    code: str = ""
-    """The `reason` of events and errors, which is finer than the category and is never renamed either."""
-    detail: str = ""
-    """What the category means."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "detail", self.detail or self.category.meaning)

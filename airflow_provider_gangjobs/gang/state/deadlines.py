@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import NODE_CAUSES, WaitCause
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, REFUSED_BY_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,15 +89,13 @@ def limit_of_previous(limits: Mapping[str, float]) -> tuple[str, float | None]:
     return name, limits.get(name)
 
 
-_WAITS: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED, *NODE_CAUSES})
-
-
 def missing_limit(observation: Observation, deadlines: Deadlines) -> str | None:
     """Return the parameter of the task that would limit the wait of a gang for its queue or for nodes.
 
     `None` if the wait has a limit, or if the gang does not wait for these.
     """
-    waits = observation.wait.cause in _WAITS and next_limit(observation, deadlines) is None
+    is_queued = observation.reason.cause in IN_QUEUE | REFUSED_BY_QUEUE
+    waits = (is_queued or observation.waits_for_nodes) and next_limit(observation, deadlines) is None
     return PARAMETERS.get(observation.phase) if waits else None
 
 

@@ -9,19 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_verdict, diagnose_wait
-from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, Verdict, judge, phase_of
+from msgspec.structs import replace as replace_field
+
+from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
+from airflow_provider_gangjobs.gang.state.phase import (
+    PHASE_OF_VERDICT,
+    REASON_DELETED,
+    REASON_DELETED_ON_PURPOSE,
+    REASON_REPLACED,
+    Phase,
+    Verdict,
+    VerdictKind,
+    judge,
+    phase_of,
+)
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, evicted_at, explain_suspension
+from airflow_provider_gangjobs.gang.state.reason import NO_CAUSE_NAMED, UNPLACED, Reason, because
+from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.waiting import (
     NO_EVIDENCE,
-    NODE_CAUSES,
     Evidence,
-    Wait,
-    WaitCause,
     WaitInputs,
     explain_assembly,
     explain_run,
+    known_capacity,
 )
 from airflow_provider_gangjobs.kube.text import pluralize
 
@@ -29,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
+    from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.category import Diagnosis
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
@@ -45,51 +57,45 @@ class Observation:
     began: Mapping[Phase, datetime]
     """Time at which each phase began that the gang has reached, as far as the objects in the cluster contain it."""
     counts: Counts
-    wait: Wait
+    reason: Reason
+    """Why the gang is in its phase, and what to do."""
     verdict: Verdict | None = None
     earlier_assembly_s: float = 0.0
     """For how long the gang has assembled in earlier runs that Kueue has stopped, in seconds."""
-
-    ended: Diagnosis | None = None
-    """Why the gang has ended, if its outcomes are known."""
-
-    @property
-    def diagnosis(self) -> Diagnosis:
-        """Why the gang is in its phase, and what to do."""
-        if self.ended is not None:
-            return self.ended
-        if self.verdict is not None and self.wait.cause is not WaitCause.STOPPED:
-            return diagnose_verdict(self.verdict)
-        return diagnose_wait(self.wait, since=self.since)
+    capacity: Capacity | None = None
+    """How much is free of what the gang waits for. Its numbers move, so they are no part of the reason."""
+    is_stopped: bool = False
+    """The gang ends, or has ended, because it was stopped."""
 
     @property
     def since(self) -> datetime | None:
         return self.began.get(self.phase)
 
     @property
-    def refusal(self) -> str:
-        """Why the scheduler cannot place the gang; empty if the gang waits for something else.
+    def refusal(self) -> Reason | None:
+        """Why the scheduler cannot place the gang, in its own words; `None` if the gang waits for something else.
 
         The next observation takes this as evidence, because a scheduler may overwrite the message that says it.
         """
-        return self.wait.text if self.wait.cause is WaitCause.UNSCHEDULABLE and not self.wait.never_fits else ""
+        is_found = "claim" in self.reason.data or "never_fits" in self.reason.data
+        return self.reason if self.waits_for_nodes and not is_found else None
 
     @property
     def waits_for_nodes(self) -> bool:
         """The scheduler cannot place the gang."""
-        return self.wait.cause in NODE_CAUSES
+        return self.phase is Phase.ASSEMBLING and self.reason.cause in UNPLACED
 
     @property
-    def waiting_for(self) -> str:
-        """Sentence on what the gang waits for; empty if this is unknown."""
-        return self.wait.text
+    def names_no_cause(self) -> bool:
+        """The scheduler says that it cannot place the gang, and not why."""
+        return self.reason.cause in NO_CAUSE_NAMED
 
     @property
     def line(self) -> str:
         """Line for a log, for example `assembling: 8 pods, 3 placed. Insufficient nvidia.com/gpu on 3 of 3 nodes`."""
         numbers = _format_counts(self.phase, self.counts)
-        capacity = self.wait.capacity.text if self.wait.capacity else ""
-        details = ". ".join(filter(None, (numbers, self.wait.text, capacity)))
+        capacity = self.capacity.text if self.capacity else ""
+        details = ". ".join(filter(None, (numbers, self.reason.text, capacity)))
         return f"{self.phase}: {details}" if details else str(self.phase)
 
 
@@ -142,8 +148,18 @@ def _observation(
     began = _times(phase, inputs.job, inputs.pods, replace(inputs.counts, started=started), verdict)
     if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(workload)):
         began[Phase.QUEUED] = evicted
-    wait = _wait(phase, inputs, verdict)
-    return Observation(ref, phase, began, inputs.counts, wait, verdict, earlier_assembly_s(inputs.job, workload))
+    reason = _reason(phase, inputs, verdict)
+    return Observation(
+        ref,
+        phase,
+        began,
+        inputs.counts,
+        reason if reason.since is not None else replace_field(reason, since=began.get(phase)),
+        verdict,
+        earlier_assembly_s(inputs.job, workload),
+        known_capacity(reason, inputs) if phase is Phase.ASSEMBLING else None,
+        is_stopped=inputs.job is not None and inputs.job.is_end_caused_by_stop,
+    )
 
 
 def _times(
@@ -171,39 +187,47 @@ def _times(
     return {reached: at for reached, at in began.items() if at is not None}
 
 
-def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
+def _reason(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Reason:
     if inputs.job is not None and inputs.job.is_end_caused_by_stop:
         return explain_suspension(inputs.job)
+    if verdict is not None:
+        return reason_of_verdict(verdict)
     match phase:
         case Phase.SUBMITTED | Phase.QUEUED:
             assert inputs.job is not None, "a gang without a Job is in none of these phases"
             if not inputs.job.is_suspended and phase is not Phase.QUEUED:
-                return _NOT_PROCESSED
+                return because("JobNotProcessed")
             return explain_suspension(inputs.job, inputs.evidence)
         case Phase.ASSEMBLING:
             return explain_assembly(inputs)
         case Phase.RUNNING:
             return explain_run(inputs.pods)
-        case Phase.FINISHING:
-            return _finishing(inputs, verdict)
         case _:
-            return Wait(WaitCause.NOTHING, _reason_and_message(verdict))
+            condition = inputs.job.interim_condition if inputs.job else None
+            return because("Finishing", said=condition.reason if condition else "")
 
 
-_NOT_PROCESSED: Final = Wait(WaitCause.CONTROLLER, "Waits for the Job controller to process the Job")
+_OF_VERDICT: Final = {
+    REASON_DELETED: "JobDeleted",
+    REASON_JOB_MISSING: "JobOfRoleDeleted",
+    REASON_DELETED_ON_PURPOSE: "GangDeleted",
+    REASON_REPLACED: "JobReplaced",
+    REASON_JOB_DEADLINE: "JobDeadline",
+    "BackoffLimitExceeded": "NoOutcome",
+}
+"""By the reason of a verdict."""
 
 
-def _finishing(inputs: WaitInputs, verdict: Verdict | None) -> Wait:
-    if verdict is not None:
-        return Wait(WaitCause.HARVEST, _reason_and_message(verdict))
-    condition = inputs.job.interim_condition if inputs.job else None
-    return Wait(WaitCause.ENDING, condition.reason if condition else "")
-
-
-def _reason_and_message(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return ""
-    return ": ".join(filter(None, (verdict.reason, verdict.message)))
+def reason_of_verdict(verdict: Verdict) -> Reason:
+    """Return why a Job has ended, without the outcomes of its pods."""
+    code = verdict.reason or "Failed"
+    if verdict.kind is VerdictKind.SUCCEEDED:
+        return because("Succeeded", since=verdict.at, code="Succeeded")
+    if verdict.reason == REASON_JOB_DEADLINE and verdict.limited_by:
+        limit, said = verdict.limited_by, verdict.message
+        return because("TaskDeadline", limited_by=limit, evidence=said, since=verdict.at, code=code)
+    cause = _OF_VERDICT.get(verdict.reason, "JobFailed")
+    return because(cause, said=verdict.reason, evidence=verdict.message, since=verdict.at, code=code)
 
 
 def _format_counts(phase: Phase, counts: Counts) -> str:

@@ -6,63 +6,48 @@ so the absence of both is evidence too.
 
 from __future__ import annotations
 
-import re
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.capacity import NEVER_FITS, Capacity
+from airflow_provider_gangjobs.gang.capacity import Capacity
 from airflow_provider_gangjobs.gang.schedulers.external import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
+from airflow_provider_gangjobs.gang.state.messages import (
+    VOLUMES_ONLY,
+    cause_of_refusal,
+    cause_of_refused_pods,
+    cause_of_unbound_claim,
+    is_about_claim,
+    names_nodes,
+    scheduled_pods,
+    summarize_refusal,
+    to_line,
+    waits_for_other_pods,
+)
+from airflow_provider_gangjobs.gang.state.reason import UNPLACED, Reason, because
+from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-    from airflow_provider_gangjobs.gang.state.stopped import Stopped
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
-WAIT_TEXT_CHARACTERS_MAX: Final = 256
-"""Limit of a message from the cluster, because schedulers list the reasons of every node."""
-NO_CAUSE_NAMED: Final = "The scheduler cannot place the gang, and no pod names the cause"
 POD_GROUP_ERRORS: Final = ("PodGroupError", "SchedulerError")
 """Reasons of a PodGroup that the scheduler cannot process, since Kubernetes 1.38 and before."""
 
 
-class WaitCause(StrEnum):
-    """Cause for which a phase waits. The values are part of events and are never renamed."""
+class ClaimProblem(Struct, frozen=True):
+    """A PersistentVolumeClaim of a gang that does not exist, or cannot be bound."""
 
-    CONTROLLER = "controller"
-    SUBMISSION = "submission"
-    STOPPED = "stopped"
-    QUEUE = "queue"
-    QUEUE_REFUSED = "queue-refused"
-    WORKLOAD_MISSING = "workload-missing"
-    IMAGE = "image"
-    CONFIG = "config"
-    NODE = "node"
-    """The node of a pod cannot mount its volumes or create its sandbox, as the Events of the pod say."""
-    PODS_MISSING = "pods-missing"
-    UNSCHEDULABLE = "unschedulable"
-    VOLUME = "volume"
-    """A PersistentVolumeClaim of the gang does not exist or cannot be bound, and it is known why."""
-    GATED = "gated"
-    SCHEDULER = "scheduler"
-    STARTING = "starting"
-    RANKS = "ranks"
-    SIDECAR = "sidecar"
-    ENDING = "ending"
-    HARVEST = "harvest"
-    NOTHING = "nothing"
-
-
-NODE_CAUSES: Final = frozenset({WaitCause.UNSCHEDULABLE, WaitCause.VOLUME})
-"""The scheduler cannot place the gang."""
+    claim: str
+    namespace: str
+    message: str = ""
+    """Why the claim cannot be bound; empty if it does not exist."""
 
 
 class Evidence(Struct, frozen=True):
@@ -78,10 +63,10 @@ class Evidence(Struct, frozen=True):
     """Kueue's Workloads were read, so the Job has none if `queue_workload` is `None`."""
     capacity: Capacity | None = None
     """Whether the gang fits into the cluster; `None` if this is not known."""
-    earlier_refusal: str = ""
+    earlier_refusal: Reason | None = None
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
-    claim_problem: str = ""
-    """Which PersistentVolumeClaim of the gang cannot be used, and why; empty if that is unknown."""
+    claim_problem: ClaimProblem | None = None
+    """Which PersistentVolumeClaim of the gang cannot be used, if that is known."""
     ran_after_start: datetime | None = None
     """The start of the Job after which all ranks had started. Their pods may be deleted by now."""
 
@@ -99,127 +84,101 @@ class WaitInputs(Struct, frozen=True):
     evidence: Evidence = NO_EVIDENCE
 
 
-class Wait(Struct, frozen=True):
-    """A cause, and a sentence with its evidence; the sentence may be empty.
-
-    `queue_position` is the position in the ClusterQueue, if the sentence contains it.
-    """
-
-    cause: WaitCause
-    text: str = ""
-    queue_position: int | None = None
-    since: datetime | None = None
-    """Time at which the cause began, if it is later than the phase."""
-    capacity: Capacity | None = None
-    """How much is free of what the gang waits for. Its numbers move, so they are no part of the sentence."""
-    stopped: Stopped | None = None
-    """The mark of a gang that was stopped."""
-
-    @property
-    def reason(self) -> str:
-        return self.text.removesuffix(format_position(self.queue_position))
-
-    @property
-    def never_fits(self) -> bool:
-        """The present nodes could not hold the gang even without any other pod."""
-        return self.text.startswith(NEVER_FITS)
-
-    @property
-    def names_no_cause(self) -> bool:
-        return self.text == NO_CAUSE_NAMED
-
-
-def format_position(position: int | None) -> str:
-    """Return the end of a sentence about a gang in its queue; empty if the position is not known."""
-    return "" if position is None else f". Position {position} in the ClusterQueue"
-
-
-def explain_assembly(inputs: WaitInputs) -> Wait:
+def explain_assembly(inputs: WaitInputs) -> Reason:
     """Return why not all ranks have started, by the first rule that finds a cause."""
-    for cause, rule in _RULES:
-        text = rule(inputs)
-        if text is not None:
-            return _explain_refusal(text, inputs) if cause is WaitCause.UNSCHEDULABLE else Wait(cause, text)
-    return Wait(WaitCause.STARTING, _describe_start(inputs.counts))
+    found = next(filter(None, (rule(inputs) for rule in _RULES)), None)
+    if found is None:
+        starting = inputs.counts.ranks - inputs.counts.started
+        return because("Starting", ranks=pluralize(starting, "rank"))
+    return _explain_refusal(found, inputs) if found.cause in UNPLACED else found
 
 
-# Kubernetes 1.37 names the plugin instead of a claim that does not exist.
-_ABOUT_CLAIM: Final = re.compile(r"persistentvolumeclaim|DynamicResources", re.IGNORECASE)
+def _explain_refusal(refusal: Reason, inputs: WaitInputs) -> Reason:
+    """Return why the scheduler cannot place the gang: by a claim, by what never fits, or as the scheduler says."""
+    problem, capacity = inputs.evidence.claim_problem, inputs.evidence.capacity
+    if problem is not None and is_about_claim(refusal.evidence):
+        cause = cause_of_unbound_claim(problem.message) if problem.message else "ClaimMissing"
+        said = to_line(problem.message)
+        return because(cause, claim=problem.claim, namespace=problem.namespace, evidence=said)
+    if capacity is not None and capacity.never_fits:
+        return because(capacity.cause, evidence=capacity.text, never_fits="yes")
+    return refusal
 
 
-def _explain_refusal(refusal: str, inputs: WaitInputs) -> Wait:
-    """Return why the scheduler cannot place the gang: by a claim or, with how much is free, in its own words."""
-    if inputs.evidence.claim_problem and _ABOUT_CLAIM.search(refusal):
-        return Wait(WaitCause.VOLUME, to_line(inputs.evidence.claim_problem))
+def known_capacity(reason: Reason, inputs: WaitInputs) -> Capacity | None:
+    """Return how much is free of what a gang waits for; `None` if this is not known, or if it can never fit."""
+    if reason.cause not in UNPLACED or "claim" in reason.data:
+        return None
     capacity = inputs.evidence.capacity
     if capacity is not None and capacity.never_fits:
-        return Wait(WaitCause.UNSCHEDULABLE, capacity.text)
-    known = capacity if capacity is not None and capacity.text else _find_partial_room(inputs)
-    return Wait(WaitCause.UNSCHEDULABLE, refusal, capacity=known)
-
-
-# The scheduler of Kubernetes 1.37 says how many pods have found a node, and the one of 1.36 says it of each such pod.
-_SCHEDULED: Final = re.compile(r"minCount \((?P<wanted>\d+)\) cannot be satisfied: (?P<scheduled>\d+) scheduled")
-_WAITS_FOR_OTHERS: Final = "waiting for minCount pods from a gang to be scheduled"
+        return None
+    return capacity if capacity is not None and capacity.text else _find_partial_room(inputs)
 
 
 def _find_partial_room(inputs: WaitInputs) -> Capacity | None:
     """Return how many pods the scheduler itself has found nodes for; `None` if it does not say."""
-    found = next(filter(None, map(_SCHEDULED.search, (*inputs.pods.refusals, _group_reason(inputs)))), None)
-    scheduled = sum(count for text, count in inputs.pods.refusals.items() if _WAITS_FOR_OTHERS in text)
-    wanted = int(found["wanted"]) if found else inputs.counts.ranks
-    room = int(found["scheduled"]) if found else scheduled
-    if not found and not scheduled:
+    messages = (*inputs.pods.refusals, _group_reason(inputs))
+    found = next(filter(None, map(scheduled_pods, messages)), None)
+    waiting = sum(count for message, count in inputs.pods.refusals.items() if waits_for_other_pods(message))
+    if found is None and not waiting:
         return None
+    room, wanted = found or (waiting, inputs.counts.ranks)
     text = f"The scheduler has found nodes for {room} of {wanted} pods"
     return Capacity(text=text, room=room, ranks=wanted)
 
 
-def explain_run(pods: PodIndex) -> Wait:
+def explain_run(pods: PodIndex) -> Reason:
     """Return what a gang waits for whose ranks have all started."""
     found = sorted(pods.lingering.values(), key=podutil.rank_order)
     if not found:
-        return Wait(WaitCause.RANKS)
+        return because("Running")
     ends = [end for pod in found if (end := podutil.main_end(pod)) is not None]
-    others = ", ".join(podutil.keeps_running(found[0]))
-    more = f". The same holds for {pluralize(len(found) - 1, 'other rank')}" if len(found) > 1 else ""
-    text = (
-        f"The main container of {_name_pod(found[0])} has ended with exit code {ends[0].exit_code}, and container "
-        f"{others} keeps its pod running{more}. If {others} is a sidecar, let it end with the main container, or make "
-        "it an init container with restartPolicy: Always"
+    return because(
+        "SidecarRunning",
+        where=_name_pod(found[0]),
+        exit_code=ends[0].exit_code,
+        others=", ".join(podutil.keeps_running(found[0])),
+        more=len(found) - 1 or None,
+        since=min(filter(None, (end.finished_at for end in ends)), default=None),
     )
-    return Wait(WaitCause.SIDECAR, text, since=min(filter(None, (end.finished_at for end in ends)), default=None))
 
 
-def _find_container_error(inputs: WaitInputs, reasons: frozenset[str]) -> str | None:
+def _find_container_error(inputs: WaitInputs, cause: str, reasons: frozenset[str]) -> Reason | None:
     pods = inputs.pods.pods_with_errors.values()
     found = [(pod, *waits) for pod in pods if (waits := podutil.container_waits(pod, reasons))]
     if not found:
         return None
     pod, container, waiting = min(found, key=lambda item: podutil.rank_order(item[0]))
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    image = _image_of(pod, container) if waiting.reason in podutil.IMAGE_REASONS else ""
-    what = f'{waiting.reason} of image "{image}"' if image else waiting.reason
-    return f"{what} at {_name_pod(pod)}{more}: {to_line(waiting.message)}".rstrip(": ")
+    return because(
+        cause,
+        said=waiting.reason,
+        image=_image_of(pod, container) if waiting.reason in podutil.IMAGE_REASONS else "",
+        where=_name_pod(pod),
+        more=len(found) - 1 or None,
+        evidence=to_line(waiting.message),
+    )
 
 
-_NODE_REASONS: Final = re.compile(
-    "Failed(AttachVolume|CreatePodContainer|CreatePodSandBox|MapVolume|Mount|PrepareDynamicResources)"
-    "|NetworkNotReady|VolumePermissionChangeInProgress"
-)
-"""Reasons of the Events of a pod that its node cannot prepare. The status of such a pod does not say why."""
-_NAMES_VOLUMES_ONLY: Final = "Unable to attach or mount volumes"
-"""The beginning of what the kubelet repeats after two minutes, without the cause."""
+_NODE_CAUSES: Final = {
+    "FailedAttachVolume": "VolumeNotAttached",
+    **dict.fromkeys(("FailedMapVolume", "FailedMount", "VolumePermissionChangeInProgress"), "VolumeNotMounted"),
+    **dict.fromkeys(
+        ("FailedCreatePodContainer", "FailedCreatePodSandBox", "FailedPrepareDynamicResources", "NetworkNotReady"),
+        "PodSandboxFailed",
+    ),
+}
+"""By the reasons of the Events of a pod that its node cannot prepare. The status of such a pod does not say why."""
 
 
-def _find_node_problem(inputs: WaitInputs) -> str | None:
+def _find_node_problem(inputs: WaitInputs) -> Reason | None:
     pods = inputs.pods.preparing
     of_pods = (each for each in inputs.evidence.events if each.involved_object.uid in pods)
-    events = [each for each in of_pods if _NODE_REASONS.fullmatch(each.reason)]
+    events = [each for each in of_pods if each.reason in _NODE_CAUSES]
     if not events:
         return None
-    last = find_last([each for each in events if not each.message.startswith(_NAMES_VOLUMES_ONLY)] or events)
-    return f"{last.reason} at {_name_pod(pods[last.involved_object.uid])}: {to_line(last.message)}"
+    last = find_last([each for each in events if not each.message.startswith(VOLUMES_ONLY)] or events)
+    where = _name_pod(pods[last.involved_object.uid])
+    return because(_NODE_CAUSES[last.reason], said=last.reason, where=where, evidence=to_line(last.message))
 
 
 def _image_of(pod: PodView, container: str) -> str:
@@ -227,53 +186,51 @@ def _image_of(pod: PodView, container: str) -> str:
     return next((one.image for one in containers if one.name == container), "")
 
 
-_NAMED_IMAGE: Final = re.compile(rf'(?:{"|".join(sorted(podutil.IMAGE_REASONS))}) of image "([^"]*)" at ')
-
-
-def parse_image(text: str) -> str:
-    """Return the image in the evidence of `WaitCause.IMAGE`; empty if the evidence has no image."""
-    found = _NAMED_IMAGE.search(text)
-    return found[1] if found else ""
-
-
 def _name_pod(pod: PodView) -> str:
     role = pod.metadata.labels.gang_role or ""
     return podutil.name_rank(podutil.rank_of(pod), role, podutil.role_rank_of(pod), pod=pod.metadata.name)
 
 
-def _find_missing_pods(inputs: WaitInputs) -> str | None:
+def _find_missing_pods(inputs: WaitInputs) -> Reason | None:
     missing = inputs.counts.ranks - inputs.counts.created
     if missing <= 0:
         return None
+    pods = pluralize(missing, "pod")
     refused = [event for event in inputs.evidence.events if event.reason == "FailedCreate"]
     if not refused:
-        return f"{pluralize(missing, 'pod')} not created yet"
-    return f"{pluralize(missing, 'pod')} could not be created: {to_line(find_last(refused).message)}"
+        return because("PodsNotCreated", missing=pods)
+    message = find_last(refused).message
+    return because(cause_of_refused_pods(message), missing=pods, evidence=to_line(message))
 
 
-def _find_refusal(inputs: WaitInputs) -> str | None:
+def _find_refusal(inputs: WaitInputs) -> Reason | None:
     group = inputs.podgroup.status.conditions if inputs.podgroup else ()
     failed = next((item for item in group if item.status == "False" and item.reason in POD_GROUP_ERRORS), None)
     if failed is not None:
-        return to_line(f"{failed.reason}: {failed.message}")
+        return because("PodGroupError", said=failed.reason, evidence=to_line(failed.message))
     # The message of most pods only says that other pods of the gang are missing: since 1.36, and with other schedulers.
     # The messages about nodes contain the cause.
     messages = {message: count for message, count in inputs.pods.refusals.items() if names_cause(message)}
-    causes = {message: count for message, count in messages.items() if _NODES.search(message)} or messages
+    causes = {message: count for message, count in messages.items() if names_nodes(message)} or messages
     if causes:
-        return summarize_scheduler_message(min(causes, key=lambda message: (-causes[message], message)))
+        return _refused(min(causes, key=lambda message: (-causes[message], message)))
     reason = _group_reason(inputs)
     if reason:
-        return summarize_scheduler_message(reason)
+        return _refused(reason)
     if any(says_refused(message) for message in inputs.pods.refusals):
-        return inputs.evidence.earlier_refusal or NO_CAUSE_NAMED
+        return inputs.evidence.earlier_refusal or because("NoCauseNamed")
     return None
 
 
-def find_named_refusal(events: Iterable[EventView]) -> str:
-    """Return the cause that the latest of a scheduler's Events names about pods; empty if none names a cause."""
-    named = [event for event in events if names_cause(event.message) and _NODES.search(event.message)]
-    return summarize_scheduler_message(find_last(named).message) if named else ""
+def _refused(message: str) -> Reason:
+    said = summarize_refusal(message)
+    return because(cause_of_refusal(said), evidence=said)
+
+
+def find_named_refusal(events: Iterable[EventView]) -> Reason | None:
+    """Return the cause that the latest of a scheduler's Events names about pods; `None` if none names a cause."""
+    named = [event for event in events if names_cause(event.message) and names_nodes(event.message)]
+    return _refused(find_last(named).message) if named else None
 
 
 def find_last(events: Iterable[EventView]) -> EventView:
@@ -291,24 +248,22 @@ def _group_reason(inputs: WaitInputs) -> str:
     return next((item.message for item in refused), "")
 
 
-def _find_gates(inputs: WaitInputs) -> str | None:
+def _find_gates(inputs: WaitInputs) -> Reason | None:
     gates = inputs.pods.gates
-    if not gates:
-        return None
-    count = gates.total()
-    return f"{pluralize(count, 'pod')} {'has' if count == 1 else 'have'} scheduling gates: {'; '.join(sorted(gates))}"
+    return because("SchedulingGated", pods=gates.total(), gates="; ".join(sorted(gates))) if gates else None
 
 
-def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
+def _find_scheduler_silence(inputs: WaitInputs) -> Reason | None:
     if inputs.counts.placed >= inputs.counts.ranks:
         return None
     if inputs.pods.refusals:
-        return NO_CAUSE_NAMED
+        return because("NoCauseYet")
     scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
-    if scheduler is not None and (text := scheduler.explain_silence(inputs.podgroup)):
-        return text
-    pods = _placed_at_once(inputs.podgroup) if inputs.podgroup else None
-    return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
+    silence = scheduler.explain_silence(inputs.podgroup) if scheduler is not None else None
+    if silence is not None:
+        cause, queue = silence
+        return because(cause, queue=queue)
+    return because("SchedulerSilent", at_once=_placed_at_once(inputs.podgroup) if inputs.podgroup else None)
 
 
 def placed_at_once(job: StoredGang, group: PodGroupView | None) -> int:
@@ -322,45 +277,12 @@ def _placed_at_once(group: PodGroupView) -> int | None:
     return gang.min_count if gang else group.spec.min_member
 
 
-_RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] = (
-    (WaitCause.IMAGE, partial(_find_container_error, reasons=podutil.IMAGE_REASONS)),
-    (WaitCause.CONFIG, partial(_find_container_error, reasons=podutil.CONFIG_REASONS)),
-    (WaitCause.NODE, _find_node_problem),
-    (WaitCause.PODS_MISSING, _find_missing_pods),
-    (WaitCause.UNSCHEDULABLE, _find_refusal),
-    (WaitCause.GATED, _find_gates),
-    (WaitCause.SCHEDULER, _find_scheduler_silence),
+_RULES: Final[tuple[Callable[[WaitInputs], Reason | None], ...]] = (
+    partial(_find_container_error, cause="ImagePullFailed", reasons=podutil.IMAGE_REASONS),
+    partial(_find_container_error, cause="ConfigInvalid", reasons=podutil.CONFIG_REASONS),
+    _find_node_problem,
+    _find_missing_pods,
+    _find_refusal,
+    _find_gates,
+    _find_scheduler_silence,
 )
-
-
-def _describe_start(counts: Counts) -> str:
-    return f"{pluralize(counts.ranks - counts.started, 'rank')} starting: nodes pull images and create containers"
-
-
-# The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
-# Volcano writes "unavailable". The text after the first sentence is about preemption.
-_NODES: Final = re.compile(
-    r"(?<!\d)\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL
-)
-_REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
-
-
-def summarize_scheduler_message(message: str) -> str:
-    """Return a short form of a scheduler's message, for example `Insufficient nvidia.com/gpu on 3 of 3 nodes`.
-
-    A message in an unknown format is cut at `WAIT_TEXT_CHARACTERS_MAX`.
-    """
-    found = _NODES.search(message)
-    if found is None:
-        return to_line(message)
-    parts = [_REASON.match(part.strip(" .")) for part in re.split(r", (?=\d)", found["reasons"])]
-    if not all(parts):
-        return to_line(message)
-    ordered = sorted((part for part in parts if part), key=lambda part: -int(part["count"]))
-    return to_line("; ".join(f"{part['what']} on {part['count']} of {found['nodes']} nodes" for part in ordered))
-
-
-def to_line(message: str) -> str:
-    """Return the message on one line, cut at `WAIT_TEXT_CHARACTERS_MAX`."""
-    line = to_printable_line(message)
-    return cut_end(line, WAIT_TEXT_CHARACTERS_MAX)

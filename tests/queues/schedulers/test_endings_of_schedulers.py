@@ -6,7 +6,6 @@ The scenarios are played all at once, each in a namespace and on nodes of its ow
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
     from tests.queues.schedulers.cluster import Cluster
 
-NO_ROOM = "the gang cannot be placed"
-UNLIKE_OTHERS = {"yunikorn": {NO_ROOM: replace(SCENARIOS[NO_ROOM], code="Deadline.assembling.scheduler")}}
-"""YuniKorn says to no rank that there is no room for it."""
 PLACE_ROLES = ["volcano", "coscheduling"]
 """The schedulers whose gangs with roles are played: the newest release of each that places roles."""
 
@@ -32,11 +28,10 @@ PLACE_ROLES = ["volcano", "coscheduling"]
 def played(cluster: Cluster) -> Mapping[str, BaseException | None]:
     """What went wrong with each scenario."""
     tenant_of = partial(scheduler_tenant, cluster.scheduler, cluster.plane)
-    scenarios = SCENARIOS | UNLIKE_OTHERS.get(cluster.scheduler, {})
     played = play_all(
         cluster.plane,
         [*SCENARIOS, *(ROLE_NAMES if cluster.scheduler in PLACE_ROLES else ())],
-        scenarios=scenarios,
+        scenarios=SCENARIOS,
         tenant_of=tenant_of,
         gang_scheduler=cluster.scheduler,
     )

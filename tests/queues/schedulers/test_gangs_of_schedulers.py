@@ -117,7 +117,7 @@ async def test_a_gang_that_lacks_one_place_names_the_cause_when_its_other_pods_h
         async with following(tenant, submission, Deadlines(assemble_s=25)) as gang:
             await until(lambda: TIMED_OUT in refusals_of(tenant), lambda: refusals_of(tenant))
             event = await gang.event()
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.unschedulable")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling")
     assert CAUSES["coscheduling"] in event.message
     assert not [line for line in gang.lines if any(text in line for text in NOT_CAUSES)]
 
@@ -128,7 +128,7 @@ async def test_a_gang_in_a_queue_that_volcano_does_not_have_says_so(cluster: Clu
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, by(cluster, annotations=queue))
         event = await follow_gang(tenant, submission, Deadlines(assemble_s=8))
-    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling.scheduler")
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.assembling")
     assert "its queue nosuch may not exist, or Volcano does not run" in event.message
     assert "Correct the annotation scheduling.volcano.sh/queue-name" in event.remedy
     assert tenant.forbidden_requests() == []

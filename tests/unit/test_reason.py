@@ -3,18 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.outcome.outcome_diagnosis import diagnose_end, diagnose_outcome
+from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end, reason_of_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
-from airflow_provider_gangjobs.gang.state.category import Diagnosis
-from airflow_provider_gangjobs.gang.state.diagnosis import diagnose_stop, diagnose_timeout
+from airflow_provider_gangjobs.gang.state.messages import cause_of_refusal, cause_of_refused_pods
 from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.reason import Reason, because, reason_of_stop, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper, stopped_by_user
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from tests.unit.builders import at, pod
 
 
-def _of(builder) -> Diagnosis:
-    return diagnose_outcome(outcome_of(builder.view()))
+def _of(builder) -> Reason:
+    return reason_of_outcome(outcome_of(builder.view()))
 
 
 def _rank(rank: int = 3):
@@ -116,13 +115,13 @@ def test_summary_of_a_gang_is_that_of_its_first_cause():
         outcome_of(_rank(2).succeeded(when=30).view()),
         outcome_of(_rank(3).failed(5, when=59).view()),
     ]
-    found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
+    found = reason_of_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 
 
 def test_memory_of_another_container_is_not_that_of_the_rank():
     outcome = replace(outcome_of(_rank().failed(137, reason="OOMKilled").view()), container="proxy")
-    found = diagnose_outcome(outcome)
+    found = reason_of_outcome(outcome)
     assert "(container proxy) ran out of memory" in found.summary
     assert found.remedy.startswith("Raise limits.memory of container proxy in pod_overrides, in the manifest, or")
 
@@ -137,7 +136,7 @@ def test_other_ranks_are_counted_once_and_only_if_they_failed():
         Outcome(uid="p4", pod="p4", rank=4, outcome=OutcomeKind.UNKNOWN),
     ]
     outcomes = [*first_run, *(replace(outcome, created=at(30)) for outcome in second_run)]
-    found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
+    found = reason_of_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 
 
@@ -167,20 +166,13 @@ VERDICTS = {
 @pytest.mark.parametrize(("verdict", "code", "summary"), VERDICTS.values(), ids=VERDICTS)
 def test_summary_of_a_verdict_that_needs_no_outcome(verdict, code, summary):
     outcomes = [Outcome(uid="u", pod="p", rank=0, outcome=OutcomeKind.FAILED, exit_code=1)]
-    found = diagnose_end(verdict, outcomes)
+    found = reason_of_end(verdict, outcomes)
     assert (found.code, found.summary) == (code, summary)
 
 
 def test_failure_without_outcomes_has_the_message_of_the_job():
-    found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
+    found = reason_of_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
     assert found.summary == "BackoffLimitExceeded: Job has reached the limit"
-
-
-@pytest.mark.parametrize("cause", sorted(set(WaitCause) - {WaitCause.ENDING, WaitCause.HARVEST, WaitCause.NOTHING}))
-def test_every_wait_that_can_time_out_has_a_remedy(cause):
-    found = diagnose_timeout(Phase.ASSEMBLING, cause, "assembling: 4 pods")
-    assert found.code == f"Deadline.assembling.{cause}"
-    assert found.remedy
 
 
 @pytest.mark.parametrize(
@@ -200,45 +192,8 @@ def test_every_wait_that_can_time_out_has_a_remedy(cause):
         ("something new on 2 of 2 nodes", "Ask for fewer workers"),
     ],
 )
-def test_remedy_of_a_gang_that_cannot_be_placed_fits_the_reason(message, remedy):
-    found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.UNSCHEDULABLE, f"assembling: 2 pods, none placed. {message}")
-    assert found.remedy.startswith(remedy)
-
-
-REMEDIES_BY_TEXT = {
-    "a queue that Volcano does not know": (
-        WaitCause.SCHEDULER,
-        "Volcano has not processed the PodGroup: its queue research may not exist, or Volcano does not run",
-        "Correct the annotation scheduling.volcano.sh/queue-name",
-    ),
-    "a level that no Topology has": (
-        WaitCause.QUEUE_REFUSED,
-        'Kueue queue team cannot admit the gang: Flavor "gpu" does not contain the requested level',
-        "Correct topology",
-    ),
-    "too many resources": (
-        WaitCause.QUEUE_REFUSED,
-        "Kueue queue team cannot admit the gang: insufficient quota for cpu > maximum capacity (4)",
-        "Correct queue_name or the resources",
-    ),
-    "pods without their priority class": (
-        WaitCause.PODS_MISSING,
-        '3 pods could not be created: pods "train-0-0" is forbidden: no PriorityClass with name urgent was found',
-        "Create the PriorityClass, or correct priority_class",
-    ),
-    "pods above a quota": (
-        WaitCause.PODS_MISSING,
-        '3 pods could not be created: pods "train-0-0" is forbidden: exceeded quota: pods',
-        "Look at the events of the Job",
-    ),
-    "a scheduler that is silent": (WaitCause.SCHEDULER, "Waits for the scheduler", "Check that the scheduler runs"),
-}
-
-
-@pytest.mark.parametrize(("cause", "message", "remedy"), REMEDIES_BY_TEXT.values(), ids=REMEDIES_BY_TEXT)
-def test_remedy_of_a_wait_fits_what_the_message_names(cause, message, remedy):
-    phase = Phase.QUEUED if cause is WaitCause.QUEUE_REFUSED else Phase.ASSEMBLING
-    assert diagnose_timeout(phase, cause, message).remedy.startswith(remedy)
+def test_remedy_of_a_gang_that_cannot_be_placed_fits_the_message(message, remedy):
+    assert because(cause_of_refusal(message)).remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize(
@@ -251,17 +206,17 @@ def test_remedy_of_a_wait_fits_what_the_message_names(cause, message, remedy):
     ],
 )
 def test_remedy_of_a_gang_that_its_queue_has_given_up_fits_the_reason(reason, remedy):
-    found = diagnose_stop(Stopped(Stopper.QUEUE, "why", data={"reason": reason}))
+    found = reason_of_stop(Stopped(Stopper.QUEUE, "why", data={"reason": reason}))
     assert found.remedy.startswith(remedy)
 
 
 def test_gang_that_a_user_has_stopped_has_the_reason_and_no_remedy():
-    found = diagnose_stop(stopped_by_user("a person said so"))
+    found = reason_of_stop(stopped_by_user("a person said so"))
     assert (found.code, found.summary, found.remedy) == ("Stopped", "The gang was stopped: a person said so", "")
 
 
 def test_gang_that_used_up_its_time_is_not_told_to_wait_longer_in_its_queue():
-    found = diagnose_timeout(Phase.ASSEMBLING, WaitCause.QUEUE, "queued: Kueue queue team has stopped the gang")
+    found = reason_of_stop(stopped_by_deadline(Phase.ASSEMBLING, because("QueueWaits", queue="team"), "queued"))
     assert found.remedy.startswith("Find out why not all pods become ready")
 
 
@@ -276,5 +231,4 @@ def test_gang_that_used_up_its_time_is_not_told_to_wait_longer_in_its_queue():
     ],
 )
 def test_remedy_of_a_gang_whose_pods_are_refused_fits_the_reason(message, remedy):
-    summary = f"assembling: 2 pods could not be created: Error creating: {message}"
-    assert diagnose_timeout(Phase.ASSEMBLING, WaitCause.PODS_MISSING, summary).remedy.startswith(remedy)
+    assert because(cause_of_refused_pods(message)).remedy.startswith(remedy)
