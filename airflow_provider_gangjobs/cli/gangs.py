@@ -126,6 +126,7 @@ def _is_wanted(row: GangView, now: datetime, options: argparse.Namespace) -> boo
 
 def _listing(now: Callable[[], datetime], options: argparse.Namespace) -> Listing[GangView]:
     from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
+    from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 
     namespace = [Column["GangView"]("NAMESPACE", lambda row: row.namespace)] if options.all_namespaces else []
     columns: list[Column[GangView]] = [
@@ -134,7 +135,11 @@ def _listing(now: Callable[[], datetime], options: argparse.Namespace) -> Listin
         Column("DAG", lambda row: row.dag_id),
         Column("TASK", lambda row: row.task or row.submission_id),
         Column("RUN", lambda row: row.run_id, is_wide=True),
-        Column("PHASE", lambda row: row.phase, tone=lambda row: tone_of(row.phase)),
+        Column(
+            "PHASE",
+            lambda row: row.state if row.state is SubmissionState.FOREIGN else row.phase,
+            tone=lambda row: tone_of(row.phase),
+        ),
         Column("RANKS", lambda row: f"{row.ready + row.succeeded}/{row.ranks}"),
         Column("QUEUED", lambda row: format_duration(row.waited(now()))),
         Column("SINCE START", lambda row: format_duration(row.ran(now()))),

@@ -20,6 +20,9 @@ from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_ve
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.release import drain_pods
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.exceptions.submission import DELETION
+from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.stop import before_deletion, end_patch
 from airflow_provider_gangjobs.gang.state.stopped import BY_DELETION, mark_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
@@ -55,7 +58,8 @@ async def delete(
 ) -> Deletion:
     """Delete the Job of a gang, and all that the Job owns, if `only_if` holds for the version that the server deletes.
 
-    The Jobs of the other roles are judged, too. The pods are not released, see `finish_deletion`.
+    The Jobs of the other roles are judged, too. A Job whose record cannot be read is kept. The pods are not released,
+    see `finish_deletion`.
 
     :param seen: The Job as it was just read, which saves the first read.
     :param foreground: Delete in the foreground in any case, see `_propagation_of`.
@@ -135,7 +139,7 @@ class _GangDeletion:
         gang = self.gang
         if gang is None or not self._cannot_succeed:
             gang = self.gang = before_deletion(await self.requests.read_gang(stored))
-            if not self.only_if(gang):
+            if gang.problem or not self.only_if(gang):
                 is_deleted = self.may_be_deleted and "deletionTimestamp" in stored["metadata"]
                 return Deletion(deleted=gang) if is_deleted else Deletion(kept=gang)
         try:
@@ -167,3 +171,9 @@ class _GangDeletion:
                 await self.requests.delete_version(JOBS, version, PropagationPolicy.FOREGROUND)
         self._cannot_succeed = True
         return marked
+
+
+def foreign_error(gang: StoredGang, step: str) -> SubmissionFailed:
+    """Return the error for a Job that is not ended, because its record cannot be read."""
+    where = str(gang.ref)
+    return SubmissionFailed(where, step, gang.problem, transient=False, advice=FOREIGN_REMEDY, operation=DELETION)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete import delete
 from airflow_provider_gangjobs.ending.release import release_gang
+from airflow_provider_gangjobs.gang.marks import StoredClaim, to_text
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
 from airflow_provider_gangjobs.kube.names import annotation_pointer
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED, ANNOTATION_ON_FINISH
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
@@ -74,18 +77,19 @@ async def _is_deleted_in(client: Client, ref: GangRef, version: str) -> bool:
     return True
 
 
-def delivery(client: Client, *, is_kept: bool = False, is_given_up: bool = False) -> dict[str, str]:
+def delivery(client: Client, claim: StoredClaim, *, is_kept: bool = False, is_given_up: bool = False) -> dict[str, str]:
     """Return the annotations of a Job whose gang is delivered now, by the clock of the API server.
 
+    :param claim: The claim that was read.
     :param is_kept: No sweep deletes the Job, whatever `on_finish` said.
     :param is_given_up: No task instance is responsible for the gang any more.
     """
     marks = {ANNOTATION_DELIVERED: client.server_clock.now().isoformat(timespec="seconds")}
-    if is_kept:
-        marks[ANNOTATION_ON_FINISH] = OnFinish.KEEP.value
-    if is_given_up:
-        marks[ANNOTATION_CLAIM] = ""
-    return marks
+    policies = claim.policies
+    if is_kept and policies is not None:
+        policies = replace(policies, on_finish=OnFinish.KEEP)
+    after = replace(claim, policies=policies, id="" if is_given_up else claim.id)
+    return marks if after == claim else marks | {ANNOTATION_CLAIM: to_text(after)}
 
 
 async def mark_delivered(
@@ -93,7 +97,8 @@ async def mark_delivered(
 ) -> Object | None:
     """Mark the gang as delivered, if `claim_id` is responsible for it when the server applies the patch.
 
-    Returns the Job as the server stored it, or None if the Job is gone or another task instance is responsible.
+    The server compares the whole text of the claim that was read. Returns the Job as the server stored it, or None if
+    the Job is gone or another task instance is responsible.
 
     :param is_kept: As for `delivery`. `is_given_up` is, too.
 
@@ -101,19 +106,27 @@ async def mark_delivered(
         ClusterError: it is unknown whether the gang is marked.
     """
     requests = RetryingRequests(client, ref.namespace)
-    expected = {"/metadata/uid": ref.uid, annotation_pointer(ANNOTATION_CLAIM): claim_id}
-    marks = delivery(client, is_kept=is_kept, is_given_up=is_given_up)
-    values = {annotation_pointer(name): value for name, value in marks.items()}
-    try:
-        return await requests.retry(partial(requests.patch_job_if, ref.name, expected, values))
-    except NotFound:
-        return None
-    except Invalid:
-        # The server sends the same answer for a failed comparison and for a patch that is invalid for another reason.
-        gang = await get_main_job(client, ref)
-        if gang is not None and gang.holds_claim(claim_id):
-            raise
-        return None
+    pointer = annotation_pointer(ANNOTATION_CLAIM)
+    compared: str | None = None
+    refused: Invalid | None = None
+    while True:
+        gang = await requests.retry(partial(get_main_job, client, ref))
+        text = None if gang is None else gang.view.metadata.annotations.claim
+        if gang is None or text is None or gang.claim != claim_id:
+            return None
+        if refused is not None and text == compared:
+            raise refused  # the server sends the same answer for a patch that is invalid for another reason
+        compared = text
+        marks = delivery(client, gang.stored_claim, is_kept=is_kept, is_given_up=is_given_up)
+        values = {annotation_pointer(name): value for name, value in marks.items()}
+        try:
+            return await requests.retry(
+                partial(requests.patch_job_if, ref.name, {"/metadata/uid": ref.uid, pointer: text}, values)
+            )
+        except NotFound:
+            return None
+        except Invalid as error:
+            refused = error
 
 
 async def hand_over(client: Client, ref: GangRef, claim_id: str) -> bool:

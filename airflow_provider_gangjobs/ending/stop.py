@@ -77,7 +77,7 @@ async def stop(
             return None
         if is_sent and gang.is_stopped:  # by a request whose answer was lost, or by somebody else
             return gang.main
-        if gang.is_ended or not only_if(gang):
+        if gang.problem or gang.is_ended or not only_if(gang):
             return None
         is_sent, patch = True, stop_patch(stopped, gang.main)
         with suppress(NotFound):

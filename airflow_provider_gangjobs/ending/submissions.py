@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
-from airflow_provider_gangjobs.ending.delete import delete
+from airflow_provider_gangjobs.ending.delete import delete, foreign_error
 from airflow_provider_gangjobs.ending.deliver import delivery
 from airflow_provider_gangjobs.ending.release import release_gang
 from airflow_provider_gangjobs.ending.stop import continue_stop, stop
@@ -100,6 +100,8 @@ async def delete_submission(
     try:
         gangs = [await requests.read_gang(found) for found in await jobs_of(requests, submission_id)]
         for gang in gangs:
+            if gang.problem:
+                raise foreign_error(gang, "read its record")
             await _stop_and_release(client, requests, gang, timeout_s)
             await (_delete_ended_job(requests, gang.ref) if job else _delete_owned_objects(requests, gang))
     except ClusterError as error:
@@ -147,7 +149,7 @@ async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) ->
     for config_map in await requests.list(CONFIGMAPS, gang_selector(name)):
         delete_config_map = partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid)
         await requests.retry(delete_config_map, after_conflict=True)
-    marks = delivery(requests.client, is_kept=True, is_given_up=True)
+    marks = delivery(requests.client, gang.stored_claim, is_kept=True, is_given_up=True)
     await requests.patch_job(gang.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}, "annotations": marks}})
 
 
@@ -161,7 +163,7 @@ async def _delete_owned(requests: RetryingRequests, resource: Resource, name: st
 
 def groups_of(gang: StoredGang) -> tuple[Resource, ...]:
     """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
-    decision = PlacementDecision.parse(gang.decision or "off")
+    decision = PlacementDecision.parse(gang.decision)
     scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
     return tuple(Resource(*kind) for kind in reversed(scheduler.objects)) if scheduler else ()
 
@@ -195,7 +197,7 @@ def _must_be_removed(job: StoredGang) -> bool:
 
     Nobody waits for the gang of a task. The UIDs of the Jobs of a JobSet are noted by the last step of a submission.
     """
-    return job.task is not None or job.has_job_set or state_of(job) is SubmissionState.STOPPED
+    return job.task_key is not None or job.has_job_set or state_of(job) is SubmissionState.STOPPED
 
 
 def _required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:

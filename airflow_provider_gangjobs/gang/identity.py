@@ -89,10 +89,6 @@ class TaskKey(Struct, frozen=True, dict=True):
         installation = f"installation-{self.installation}" if self.installation else "installation"
         return tuple(map(_path_component, (self.dag_id, self.run_id, task, installation)))
 
-    def to_json(self) -> str:
-        """Value of `ANNOTATION_TASK`. `LABEL_INSTALLATION` holds the installation."""
-        return json.dumps(self.to_mapping(), ensure_ascii=False, sort_keys=True)
-
     def to_mapping(self) -> dict[str, str | int]:
         """Return the ids of the task, by the names that Airflow gives them."""
         return {name: value for name, value in asdict(self).items() if name != "installation"}
@@ -103,19 +99,8 @@ class TaskKey(Struct, frozen=True, dict=True):
         labels = dict(zip(keys.TASK_LABELS, map(to_label_value, ids), strict=True))
         return labels if self.map_index >= 0 else {name: labels[name] for name in keys.TASK_LABELS[:-1]}
 
-    @classmethod
-    def from_json(cls, text: str, *, installation: str = "") -> TaskKey | None:
-        """Return the key that `to_json` wrote; `None` for another text."""
-        try:
-            parts = json.loads(text)
-            dag_id, run_id, task_id, map_index = (parts[name] for name in ("dag_id", "run_id", "task_id", "map_index"))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
-        is_key = all(isinstance(part, str) for part in (dag_id, run_id, task_id)) and isinstance(map_index, int)
-        return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None
-
     def submission_id(self, attempt: int) -> str:
-        """Value of `ANNOTATION_SUBMISSION_ID`. All attempts of an id have the same."""
+        """The id of the submission of an attempt. All attempts of an id that a client chose have the same."""
         return f"{self.digest}-{attempt}"
 
 
@@ -141,9 +126,6 @@ class OperationKey(Struct, frozen=True):
     def path(self) -> tuple[str, ...]:
         """Names of the submission in the path of a folder, for people. No DAG has a folder with the first name."""
         return "@submissions", _path_component(self.id)
-
-    def to_json(self) -> str:
-        return ""
 
     def submission_id(self, attempt: int) -> str:
         return self.id

@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.marks import Submitted, to_text
 from airflow_provider_gangjobs.kube import well_known as keys
 
 if TYPE_CHECKING:
@@ -46,25 +48,23 @@ class Queue(Struct, frozen=True):
         """Return the label of the priority. That of the queue follows when the Job is complete."""
         return {keys.LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
 
-    def annotations(self) -> dict[str, str]:
-        """Return the annotation that names the queue for whoever completes the gang."""
-        return {keys.ANNOTATION_QUEUE: self.name} if self.name is not None else {}
-
     def pod_annotations(self) -> dict[str, str]:
         """Return the annotation of the pods that asks Kueue for nodes of one topology domain."""
         found = parse_topology(self.topology) if self.topology else None
         return {f"kueue.x-k8s.io/podset-{found[0]}-topology": found[1]} if found else {}
 
-    def start_patch(self, gang: StoredGang) -> dict[str, Any]:
+    def start_patch(self, gang: StoredGang, found: Submitted = Submitted()) -> dict[str, Any]:  # noqa: B008 - a frozen value
         """Return the merge patch of the last step, with which the Job may run.
 
         Kueue accepts no other queue for a Job that it has let run, so such a Job stays in its queue. The main Job of a
         JobSet has no pods that could start.
+
+        :param found: What the submission has found.
         """
-        if self.name is None:
-            return {"spec": {"suspend": False}}
-        metadata: dict[str, Any] = {"annotations": {keys.ANNOTATION_QUEUED: "true"}}
-        if self.has_job_set:
+        metadata: dict[str, Any] = {}
+        if (mark := replace(found, is_queued=self.name is not None)) != Submitted():
+            metadata["annotations"] = {keys.ANNOTATION_SUBMITTED: to_text(mark)}
+        if self.name is None or self.has_job_set:
             return {"metadata": metadata, "spec": {"suspend": False}}
         if gang.queue is None or gang.is_suspended:
             metadata["labels"] = {keys.LABEL_KUEUE_QUEUE: self.name}

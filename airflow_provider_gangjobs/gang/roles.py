@@ -8,7 +8,6 @@ In a queue of Kueue, the main Job has no pods, and owns a JobSet with the Jobs o
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -17,8 +16,6 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.identity import JOB_NAME_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 ROLE_NAME_MAX: Final = 20
@@ -38,33 +35,11 @@ class RoleRanks(Struct, frozen=True):
 
 def roles_of(spec: GangSpec) -> tuple[RoleRanks, ...]:
     """Return the roles of a valid spec in their order; empty for a gang of one Job."""
-    return _with_offsets([(name, role.get("workers") or 1) for name, role in (spec.roles or {}).items()])
-
-
-def format_roles(roles: tuple[RoleRanks, ...]) -> str:
-    """Return the value of `ANNOTATION_ROLES`: a JSON list of names and numbers of ranks."""
-    return json.dumps([(role.name, role.size) for role in roles], separators=(",", ":"))
-
-
-def parse_roles(text: str | None) -> tuple[RoleRanks, ...]:
-    """Return the roles that `format_roles` wrote; empty for another text."""
-    try:
-        return _with_offsets([(str(name), int(size)) for name, size in json.loads(text or "[]")])
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        return ()
-
-
-def format_role_jobs(uids: Mapping[str, str]) -> str:
-    """Return the value of `ANNOTATION_ROLE_JOBS`: a JSON object with the UID of the Job of each role."""
-    return json.dumps(dict(uids), separators=(",", ":"))
-
-
-def parse_role_jobs(text: str | None) -> Mapping[str, str] | None:
-    """Return the UIDs that `format_role_jobs` wrote; `None` for another text."""
-    try:
-        return {str(role): str(uid) for role, uid in json.loads(text or "null").items()}
-    except (ValueError, AttributeError, RecursionError):
-        return None
+    roles, offset = [], 0
+    for name, role in (spec.roles or {}).items():
+        roles.append(RoleRanks(name, role.get("workers") or 1, offset))
+        offset += roles[-1].size
+    return tuple(roles)
 
 
 def spec_of_role(spec: GangSpec, role: str) -> GangSpec:
@@ -86,11 +61,3 @@ def main_job_name_max(roles: tuple[RoleRanks, ...], *, has_job_set: bool = False
     names = [job_set_job_name("", role.name) if has_job_set else role_job_name("", role.name) for role in roles]
     tails = [len(f"{name}-{role.size - 1}") for name, role in zip(names, roles, strict=True)]
     return min([JOB_NAME_MAX, *(HOST_NAME_MAX - tail for tail in (tails if has_job_set else tails[1:]))])
-
-
-def _with_offsets(sizes: list[tuple[str, int]]) -> tuple[RoleRanks, ...]:
-    roles, offset = [], 0
-    for name, size in sizes:
-        roles.append(RoleRanks(name, size, offset))
-        offset += size
-    return tuple(roles)

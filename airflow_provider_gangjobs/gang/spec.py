@@ -246,11 +246,6 @@ class GangSpec(RoleSpec, frozen=True, kw_only=True, dict=True):
         given = self._given_parameters | ({SUSPEND_FIELD: True} if self.is_kept_suspended else {})
         return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in given.items()}
 
-    @property
-    def field_digests_json(self) -> str:
-        """Value of `ANNOTATION_SPEC_FIELDS`."""
-        return json.dumps(self.field_digests, sort_keys=True, separators=(",", ":"))
-
     @cached_property
     def hash(self) -> str:
         """Hash that is equal for submissions of the same gang, whatever the order of keys, machine and release."""

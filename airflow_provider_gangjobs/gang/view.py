@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
+from airflow_provider_gangjobs.gang.marks import read_mark
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
@@ -31,14 +32,14 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     merge_outcomes,
     outcome_row,
 )
-from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport
+from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Progressed, Restart, SupervisorReport
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse  # noqa: TC001 - msgspec reads the annotations
+from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, Deadlines, next_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
-from airflow_provider_gangjobs.gang.state.pods import parse_number
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reword
 from airflow_provider_gangjobs.gang.state.stop import deadline_of
 from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT
@@ -287,8 +288,8 @@ def view_gang(
         uid=gang.ref.uid,
         attempt=gang.attempt_number,
         installation=gang.installation,
-        submission_id=gang.submission_id or "",
-        claim=gang.claim or "",
+        submission_id=gang.submission_id,
+        claim=gang.claim,
         phase=phase,
         state=_state(gang),
         since=times.get(phase),
@@ -312,12 +313,12 @@ def view_gang(
         requests=gang.requests,
         roles={role.name: role.size for role in gang.roles},
         queue=gang.queue or "",
-        placement=gang.decision or "",
-        spec_hash=gang.spec_hash or "",
+        placement=gang.decision,
+        spec_hash=gang.spec_hash,
         notes=event.notes if event is not None else (),
         unread=snapshot.unread,
         **({} if key is None else key.to_mapping()),  # type: ignore[arg-type]
-        **_history(SupervisorReport.parse(gang.view.metadata.annotations.progress), gang.restarts_max, event),
+        **_history(read_mark(Progressed, gang.view.metadata.annotations.progress).report, gang.restarts_max, event),
     )
 
 
@@ -400,7 +401,7 @@ def kept_until(gang: StoredGang) -> datetime | None:
     """Return when Kubernetes deletes the Job of a gang that has ended; `None` if nothing is known to delete it."""
     ttl_s = gang.view.spec.ttl_seconds_after_finished
     if ttl_s is None:  # the Job of a gang with roles gets its time to live at the end
-        ttl_s = parse_number(gang.view.metadata.annotations.ttl)
+        ttl_s = gang.record.ttl_s
     if ttl_s is None or gang.ended_at is None:
         return None
     try:
@@ -417,6 +418,8 @@ NOT_READ: Final = "Not all ranks have started. What the gang waits for was not r
 def _explain(snapshot: GangSnapshot, event: GangEvent | None) -> Reason:
     """Return why a gang is in its phase. What its Jobs and ranks say comes before what its task was told."""
     gang, observed, known = snapshot.gang, snapshot.observation, snapshot.known_outcomes
+    if gang.problem:
+        return because("Told", text=to_sentence(gang.problem), remedy=FOREIGN_REMEDY)
     reason = reason_of(observed, known or ())
     if observed.is_stopped:
         return _explain_stop(gang, reason)
@@ -529,6 +532,8 @@ _STATE_OF: Final = {Phase.SUCCEEDED: SubmissionState.SUCCEEDED, Phase.FAILED: Su
 def _state(gang: StoredGang) -> SubmissionState:
     if gang.is_being_deleted:
         return SubmissionState.DELETING
+    if gang.problem:
+        return SubmissionState.FOREIGN
     if gang.is_ending_by_stop:
         return SubmissionState.FAILED
     return _STATE_OF.get(phase_of(gang), SubmissionState.IN_PROGRESS)

@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.marks import StoredClaim, to_text
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission
-from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_CLAIM,
-    ANNOTATION_DELIVERED,
-    ANNOTATION_MAX_TRIES,
-    ANNOTATION_WAIT_UNTIL,
-    LABEL_INSTALLATION,
-)
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED, LABEL_INSTALLATION
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Claim
@@ -46,7 +41,7 @@ async def take_claim(
         ClusterError: the server refused the request.
     """
     # A process that resumes a task does not take claims, and would pay for the import.
-    from airflow_provider_gangjobs.gang.render.placement import limit_patch_on_adoption
+    from airflow_provider_gangjobs.gang.render.placement import limit_on_adoption
 
     job, name = read_job(stored), stored["metadata"]["name"]
     is_claimed = job.holds_claim(claim.id)
@@ -55,17 +50,14 @@ async def take_claim(
     try:
         gang = await requests.read_gang(stored)
         if is_claimed:  # the process that has taken the claim may not have learned it, or may have stopped after it
-            await _extend_time_limits(requests, gang, gang.active_deadline_s if gang.time_limit is not None else None)
+            await _extend_time_limits(requests, gang, gang.active_deadline_s if gang.time_limit else None)
             return stored
-        patch = claim_patch(stored, claim, installation=installation)
-        limit_patch = limit_patch_on_adoption(gang, limit)
-        if limit_patch:
-            patch["metadata"]["annotations"] |= limit_patch["metadata"]["annotations"]
-            if not gang.has_job_set:
-                patch["spec"] = limit_patch["spec"]
+        limit_s, source = limit_on_adoption(gang, limit)
+        patch = claim_patch(stored, claim, installation=installation, time_limit=source)
+        if limit_s != gang.active_deadline_s and not gang.has_job_set:
+            patch["spec"] = {"activeDeadlineSeconds": limit_s}
         claimed = await requests.client.patch(JOBS, name, requests.namespace, patch)
         if gang.has_roles:
-            limit_s = limit_patch["spec"]["activeDeadlineSeconds"] if limit_patch else gang.active_deadline_s
             await _extend_time_limits(requests, gang, limit_s)
         return claimed
     except ClusterError as error:
@@ -86,23 +78,24 @@ async def _extend_time_limits(requests: RetryingRequests, gang: StoredGang, limi
             await requests.patch_job(StoredGang(one).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
 
 
-def claim_patch(job: Object, claim: Claim, *, installation: str = "") -> Object:
+def claim_patch(job: Object, claim: Claim, *, installation: str = "", time_limit: str | None = None) -> Object:
     """Return the merge patch that gives the Job to `claim`, if the Job has not changed since it was read.
 
     Policies and `max_tries` that the claim does not have stay as they are.
 
     :param installation: Id of the Airflow installation of the new owner.
+    :param time_limit: The source of the time limit; `None` to leave it as it is.
     """
-    # A process that resumes a task does not claim, and would pay for the import.
-    from airflow_provider_gangjobs.gang.render.job_manifest import policy_annotations
-
-    metadata = job["metadata"]
-    annotations: Object = {ANNOTATION_CLAIM: claim.id}
-    if claim.policies:
-        annotations |= {ANNOTATION_WAIT_UNTIL: None, **policy_annotations(claim.policies)}
-    if claim.max_tries is not None:
-        annotations[ANNOTATION_MAX_TRIES] = str(claim.max_tries)
-    if read_job(job).is_delivered:  # the gang was handed over, and has an owner again
+    metadata, gang = job["metadata"], read_job(job)
+    before = gang.stored_claim
+    taken = StoredClaim(
+        id=claim.id,
+        max_tries=before.max_tries if claim.max_tries is None else claim.max_tries,
+        policies=claim.policies or before.policies,
+        time_limit=before.time_limit if time_limit is None else time_limit,
+    )
+    annotations: Object = {ANNOTATION_CLAIM: to_text(taken)}
+    if gang.is_delivered:  # the gang was handed over, and has an owner again
         annotations[ANNOTATION_DELIVERED] = None
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}
     return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}

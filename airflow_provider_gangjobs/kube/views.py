@@ -85,6 +85,7 @@ class Labels(_View, frozen=True):
     installation: str | None = msgspec.field(name=keys.LABEL_INSTALLATION, default=None)
     gang_uid: str | None = msgspec.field(name=keys.LABEL_JOB_UID, default=None)
     gang_role: str | None = msgspec.field(name=keys.LABEL_GANG_ROLE, default=None)
+    rank_offset: str | None = msgspec.field(name=keys.LABEL_RANK_OFFSET, default=None)
     controller_uid: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID, default=None)
     kueue_queue: str | None = msgspec.field(name=keys.LABEL_KUEUE_QUEUE, default=None)
     kueue_job_uid: str | None = msgspec.field(name=keys.LABEL_KUEUE_JOB_UID, default=None)
@@ -93,9 +94,8 @@ class Labels(_View, frozen=True):
 class Annotations(_View, frozen=True):
     """The annotations that are read. Long annotations that network plugins and meshes add to every pod are skipped."""
 
-    completion_index: str | None = msgspec.field(name=keys.ANNOTATION_COMPLETION_INDEX, default=None)
-    default_container: str | None = msgspec.field(name=keys.ANNOTATION_DEFAULT_CONTAINER, default=None)
-    rank_offset: str | None = msgspec.field(name=keys.ANNOTATION_RANK_OFFSET, default=None)
+    completion_index: str | None = msgspec.field(name=keys.COMPLETION_INDEX, default=None)
+    default_container: str | None = msgspec.field(name=keys.DEFAULT_CONTAINER, default=None)
 
 
 class Meta(_View, frozen=True):
@@ -123,32 +123,15 @@ class Meta(_View, frozen=True):
 class JobAnnotations(Annotations, frozen=True):
     """The annotations of a Job that are read. Pods do not carry them, and their views are kept small."""
 
-    submission_id: str | None = msgspec.field(name=keys.ANNOTATION_SUBMISSION_ID, default=None)
-    spec_hash: str | None = msgspec.field(name=keys.ANNOTATION_SPEC_HASH, default=None)
-    spec_fields: str | None = msgspec.field(name=keys.ANNOTATION_SPEC_FIELDS, default=None)
+    record: str | None = msgspec.field(name=keys.ANNOTATION_RECORD, default=None)
     claim: str | None = msgspec.field(name=keys.ANNOTATION_CLAIM, default=None)
-    max_tries: str | None = msgspec.field(name=keys.ANNOTATION_MAX_TRIES, default=None)
-    delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
-    disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
-    stopped: str | None = msgspec.field(name=keys.ANNOTATION_STOPPED, default=None)
-    deleted_by: str | None = msgspec.field(name=keys.ANNOTATION_DELETED_BY, default=None)
-    time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)
-    task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
-    gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)
-    requests: str | None = msgspec.field(name=keys.ANNOTATION_REQUESTS, default=None)
-    on_kill: str | None = msgspec.field(name=keys.ANNOTATION_ON_KILL, default=None)
-    on_finish: str | None = msgspec.field(name=keys.ANNOTATION_ON_FINISH, default=None)
-    queue: str | None = msgspec.field(name=keys.ANNOTATION_QUEUE, default=None)
-    queued: str | None = msgspec.field(name=keys.ANNOTATION_QUEUED, default=None)
+    submitted: str | None = msgspec.field(name=keys.ANNOTATION_SUBMITTED, default=None)
     assembly_baseline: str | None = msgspec.field(name=keys.ANNOTATION_ASSEMBLY_BASELINE, default=None)
-    wait_until: str | None = msgspec.field(name=keys.ANNOTATION_WAIT_UNTIL, default=None)
-    roles: str | None = msgspec.field(name=keys.ANNOTATION_ROLES, default=None)
-    role_jobs: str | None = msgspec.field(name=keys.ANNOTATION_ROLE_JOBS, default=None)
-    ttl: str | None = msgspec.field(name=keys.ANNOTATION_TTL, default=None)
-    streamed: str | None = msgspec.field(name=keys.ANNOTATION_STREAMED, default=None)
-    restarts: str | None = msgspec.field(name=keys.ANNOTATION_RESTARTS, default=None)
     progress: str | None = msgspec.field(name=keys.ANNOTATION_PROGRESS, default=None)
     secrets: str | None = msgspec.field(name=keys.ANNOTATION_SECRETS, default=None)
+    delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
+    deleted_by: str | None = msgspec.field(name=keys.ANNOTATION_DELETED_BY, default=None)
+    stopped: str | None = msgspec.field(name=keys.ANNOTATION_STOPPED, default=None)
 
 
 class JobMeta(Meta, frozen=True):

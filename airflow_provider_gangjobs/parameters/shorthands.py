@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.identity import digest_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil, find_supervised
 from airflow_provider_gangjobs.kube import quantity
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, FILES_PATH
+from airflow_provider_gangjobs.kube.well_known import COMPLETION_INDEX, FILES_PATH
 from airflow_provider_gangjobs.parameters.checks import (
     add_env,
     append_item,
@@ -123,7 +123,7 @@ def _launch_shards(spec: dict[str, Any]) -> None:
     """Each rank works on its share alone, so the ranks need no Service and no common address."""
     if spec.get("rendezvous") is None:
         spec["rendezvous"] = False
-    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{COMPLETION_INDEX}']"}}
     count = spec.get("workers") or _workers_of(spec.get("manifest"))
     add_env(spec, {ENV_SHARD_INDEX: {"valueFrom": index}, ENV_SHARD_COUNT: str(count)})
 

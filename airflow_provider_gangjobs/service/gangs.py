@@ -320,20 +320,26 @@ class GangService(Struct, frozen=True):
         :param deleted_by: Who deletes the gang on purpose. A task that waits for the gang then fails without a retry,
             and its error has this text. By default, the task does not know, and its retries run the gang again.
         """
-        from airflow_provider_gangjobs.ending.delete import delete, finish_deletion
+        from airflow_provider_gangjobs.ending.delete import delete, finish_deletion, foreign_error
         from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
         requests = RetryingRequests(self.client, ref.namespace)
         deletion = await delete(requests, ref, deleted_by=deleted_by)
+        if deletion.kept is not None:
+            raise foreign_error(deletion.kept, "delete its Job")
         await finish_deletion(self.client, ref, deletion, release_held=True)
         return deletion.deleted is not None
 
     async def stop(self, ref: GangRef, *, reason: str) -> bool:
         """End the gang's pods and keep its Job with `reason`. Returns false if the gang has ended or is gone."""
+        from airflow_provider_gangjobs.ending.delete import foreign_error
         from airflow_provider_gangjobs.ending.stop import PAUSES_S, stop
         from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
-        from airflow_provider_gangjobs.jobs.requests import RetryingRequests
+        from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
 
+        gang = await get_main_job(self.client, ref)
+        if gang is not None and gang.problem:
+            raise foreign_error(gang, "stop its Job")
         requests = RetryingRequests(self.client, ref.namespace)
         return await stop(requests, ref, stopped_by_user(reason), pauses_s=PAUSES_S)
 

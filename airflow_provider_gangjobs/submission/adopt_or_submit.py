@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, state_of
+from airflow_provider_gangjobs.kube.views import end_condition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,13 @@ class TakenOver(Struct, frozen=True):
     job: StoredGang
 
 
-SubmissionAction = Adopt | SubmitNew | Refuse | TakenOver
+class Foreign(Struct, frozen=True):
+    """Do nothing: this Job may run, and its record does not say what it is."""
+
+    job: StoredGang
+
+
+SubmissionAction = Adopt | SubmitNew | Refuse | TakenOver | Foreign
 
 
 class TaskRule(Struct, frozen=True):
@@ -112,6 +119,9 @@ def decide(
     :param min_attempt: The lowest attempt number that is free.
     :param max_tries: `max_tries` of the task instance; `None` if no task of Airflow submits the gang.
     """
+    for job in jobs:
+        if state_of(job) is SubmissionState.FOREIGN and end_condition(job.view) is None:
+            return Foreign(job)
     ask = _Question(jobs, claim, spec_hash, min_attempt, max_tries)
     match rule:
         case TaskRule():
@@ -199,7 +209,7 @@ def gang_of_later_try(jobs: Sequence[StoredGang], claim: str) -> StoredGang | No
 
 
 def _has_later_claim(job: StoredGang, claim: str) -> bool:
-    theirs, ours = created_ms(job.claim or ""), created_ms(claim)
+    theirs, ours = created_ms(job.claim), created_ms(claim)
     return theirs is not None and ours is not None and theirs > ours
 
 

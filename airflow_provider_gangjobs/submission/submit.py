@@ -39,6 +39,7 @@ from airflow_provider_gangjobs.ending.stop import end_jobs, stop
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
 from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey, build_attempt, digest_of, task_selector
+from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.render.placement import (
     ONE_POD,
     Placement,
@@ -69,6 +70,7 @@ from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
     Adopt,
+    Foreign,
     Refuse,
     SubmitNew,
     TakenOver,
@@ -240,9 +242,13 @@ class _SubmissionRun(Struct, frozen=True):
         )
         match action:
             case Refuse(job):
-                raise conflict(self.spec, job.submission_id or "", job)
+                raise conflict(self.spec, job.submission_id, job)
             case TakenOver(job):
                 raise _taken_over(job)
+            case Foreign(job):
+                raise SubmissionFailed(
+                    str(job.ref), CHOOSE_ATTEMPT, job.problem, transient=False, advice=FOREIGN_REMEDY
+                )
             case Adopt():
                 return await self._adopt(action, stored)
             case SubmitNew():
@@ -426,7 +432,7 @@ class _SubmissionRun(Struct, frozen=True):
     def _progress_of_adopted_job(self, job: Object) -> Progress:
         """Continue with the placement that the Job was created with, even if the cluster supports more now."""
         adopted = read_job(job)
-        decision = PlacementDecision.parse(adopted.decision or "off")
+        decision = PlacementDecision.parse(adopted.decision)
         labels = {name: value for name, value in job["metadata"]["labels"].items() if name in TASK_LABELS}
         env = task_env_of(job["spec"]["template"])
         attempt = Attempt(
@@ -434,7 +440,7 @@ class _SubmissionRun(Struct, frozen=True):
             name=adopted.ref.name,
             number=adopted.attempt_number,
             key=self.request.key,
-            submission_id=adopted.submission_id or "",
+            submission_id=adopted.submission_id,
             claim=replace(self.request.claim, labels=labels, env=env),
             checkpoint_digest=digest_in(job),
         )

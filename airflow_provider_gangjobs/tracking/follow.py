@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.ending.stop import end_jobs, finish_stop, stop
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.phase import (
@@ -138,17 +139,23 @@ async def follow(
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
-                return build_event(
-                    ref,
-                    Status.ERROR,
-                    reporter.last_alive,
-                    category=Category.UNKNOWN,
-                    reason=type(exc.error).__name__,
-                    message=str(exc),
-                    remedy="Check the connection and the permissions of its service account, then clear the task.",
-                )
+                remedy = "Check the connection and the permissions of its service account, then clear the task."
+                return _unknown(ref, reporter, type(exc.error).__name__, str(exc), remedy)
             finally:
                 watch.close()
+
+
+def _unknown(ref: GangRef, reporter: PhaseReporter, reason: str, message: str, remedy: str) -> GangEvent:
+    """Return the event for a gang whose state cannot be known."""
+    return build_event(
+        ref,
+        Status.ERROR,
+        reporter.last_alive,
+        category=Category.UNKNOWN,
+        reason=reason,
+        message=message,
+        remedy=remedy,
+    )
 
 
 class _Sleep(NamedTuple):
@@ -232,6 +239,8 @@ class _Follower:
     async def _evaluate(self) -> GangEvent | _Sleep:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
+        if job is not None and job.problem:
+            return _unknown(self.ref, self.reporter, "RecordUnreadable", job.problem, FOREIGN_REMEDY)
         if job is not None and self.logs is not None:
             self.logs.observe_job(job)
         if job is not None and (waits_for_kueue(job) or self._needs_workload(job)):
@@ -495,7 +504,7 @@ def _version_of_success(verdict: Verdict, job: StoredGang | None) -> dict[str, s
     """Return the fields of the event by which a task deletes the gang. The Jobs of roles are judged again before."""
     if verdict.kind is not VerdictKind.SUCCEEDED or job is None or job.jobs or not job.is_ended:
         return {}
-    return {"claim": job.claim or "", "job_version": job.view.metadata.resource_version}
+    return {"claim": job.claim, "job_version": job.view.metadata.resource_version}
 
 
 _RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)

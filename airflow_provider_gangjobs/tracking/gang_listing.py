@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.gang.gang_lists import GangName, ListedJob, find_named
 from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, roles_selectors, task_selector
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.names import is_dns_subdomain, problem_with_label_value
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
@@ -65,7 +66,7 @@ async def list_attempts(client: Client, namespace: str | None, digest: str) -> l
     """
     jobs = await _list_jobs(client, namespace, task_selector(digest))
     # The Jobs of the other roles do not have the label of the task.
-    for selector in roles_selectors([job.metadata.name for job in jobs.values() if job.metadata.annotations.roles]):
+    for selector in roles_selectors([job.metadata.name for job in jobs.values() if read_job(job).has_roles]):
         jobs |= await _list_jobs(client, namespace, selector)
     gangs = read_gangs(jobs.values())
     return sorted(gangs, key=lambda gang: (gang.created_at or _NEVER, gang.attempt_number), reverse=True)

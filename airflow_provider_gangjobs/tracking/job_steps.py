@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.cluster.client import patch_uid, patch_unchanged,
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.stop import delete_job_set, finish_stop
+from airflow_provider_gangjobs.gang.marks import to_text
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.gang_jobs import must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.gang.state.pod_index import (
@@ -58,7 +59,7 @@ async def keep_assembly_baseline(
     """Note when the earlier runs of the gang do not count any more, unless the Job has changed."""
     baseline = next_assembly_baseline(job, workload)
     if baseline is not None:
-        note = {"metadata": {"annotations": {ANNOTATION_ASSEMBLY_BASELINE: str(baseline)}}}
+        note = {"metadata": {"annotations": {ANNOTATION_ASSEMBLY_BASELINE: to_text(baseline)}}}
         seen = version_of(job.view.metadata)
         await requests.retry(lambda: patch_unchanged(requests.client, JOBS, seen, note))
 

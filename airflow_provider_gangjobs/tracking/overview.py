@@ -157,7 +157,7 @@ async def read_overview(
 
 
 def _is_of(gang: StoredGang, installation: str) -> bool:
-    return gang.installation == installation or not (gang.installation or gang.task)
+    return gang.installation == installation or not (gang.installation or gang.task_key)
 
 
 async def explain_gangs(

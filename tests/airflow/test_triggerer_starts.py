@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_SPEC_HASH, ANNOTATION_TASK
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.timeouts import AIRFLOW_TIMEOUT_S
@@ -34,8 +34,7 @@ def airflow(connected: AirflowHome) -> Iterator[Airflow]:
 
 def jobs_of(run: DagRun, cluster: SandboxThread) -> list[dict[str, Any]]:
     jobs = cluster.call(lambda it: it.registry.list(JOBS))
-    tasks = [json.loads(job["metadata"]["annotations"].get(ANNOTATION_TASK, "{}")) for job in jobs]
-    return [job for job, task in zip(jobs, tasks, strict=True) if task.get("run_id") == run.run_id]
+    return [job for job in jobs if (task := read_job(job).task_key) is not None and task.run_id == run.run_id]
 
 
 def test_gang_is_started_and_followed_without_a_worker(
@@ -113,10 +112,10 @@ def test_gang_of_a_triggerer_that_was_killed_is_adopted_and_its_spec_is_that_of_
 
     run.clear("gang")
     wait_for("the next try", lambda: claims(run, cluster) - claims_of(job))
-    hashes = {found["metadata"]["annotations"][ANNOTATION_SPEC_HASH] for found in jobs_of(run, cluster)}
+    hashes = {read_job(found).spec_hash for found in jobs_of(run, cluster)}
     run.set_task_state("gang", "failed")
 
-    assert hashes == {job["metadata"]["annotations"][ANNOTATION_SPEC_HASH]}
+    assert hashes == {read_job(job).spec_hash}
 
 
 def claims(run: DagRun, cluster: SandboxThread) -> set[str]:
@@ -124,4 +123,4 @@ def claims(run: DagRun, cluster: SandboxThread) -> set[str]:
 
 
 def claims_of(job: dict[str, Any]) -> set[str]:
-    return {job["metadata"]["annotations"][ANNOTATION_CLAIM]}
+    return {read_job(job).claim}

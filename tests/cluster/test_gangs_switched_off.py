@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.resources import EVENTS, JOBS, podgroups
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Validate
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_GANG
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
@@ -93,7 +93,7 @@ async def test_preferred_gang_runs_as_plain_pods_and_reports_the_reason(bare_ten
         assert event.status is Status.SUCCEEDED, event
         assert [outcome.result for outcome in await gangs.outcomes(submission.ref)] == [[1, 2], [0], [0]]
         job = await gangs.client.get(JOBS, submission.ref.name, bare_tenant.namespace)
-        assert job["metadata"]["annotations"][ANNOTATION_GANG] == submission.decision
+        assert read_job(job).decision == submission.decision
         events = await gangs.client.list(EVENTS, bare_tenant.namespace, field_selector="reason=NotAGang")
         assert [event["involvedObject"]["uid"] for event in events] == [submission.ref.uid]
         with pytest.raises(NotFound):

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER
+from airflow_provider_gangjobs.kube.well_known import DEFAULT_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -175,7 +175,7 @@ class FakeKubelets:
 
 def _main(pod: Obj) -> str:
     first: str = pod["spec"]["containers"][0]["name"]
-    return (pod["metadata"].get("annotations") or {}).get(ANNOTATION_DEFAULT_CONTAINER, first)
+    return (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER, first)
 
 
 def _states(pod: Obj) -> dict[str, Obj]:

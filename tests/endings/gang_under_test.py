@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_COMPLETION_INDEX, LABEL_GANG, LABEL_GANG_ROLE
+from airflow_provider_gangjobs.kube.well_known import COMPLETION_INDEX, LABEL_GANG, LABEL_GANG_ROLE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.endings.fake_kubelets import HOSTNAME
@@ -258,7 +258,7 @@ class _Evictions(Resource):
 def _rank(pod: Obj) -> int:
     metadata = pod["metadata"]
     first = int(metadata["labels"].get(LABEL_GANG_ROLE) == "worker")
-    return first + int(metadata["annotations"][ANNOTATION_COMPLETION_INDEX])
+    return first + int(metadata["annotations"][COMPLETION_INDEX])
 
 
 def _urgent(priority_class: str, node: str) -> Obj:

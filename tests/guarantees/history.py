@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_CLAIM,
-    ANNOTATION_COMPLETION_INDEX,
-    ANNOTATION_DEFAULT_CONTAINER,
+    COMPLETION_INDEX,
+    DEFAULT_CONTAINER,
     FINALIZER_HARVEST,
     LABEL_GANG,
     LABEL_PURPOSE,
@@ -385,11 +385,11 @@ def annotation(obj: Obj, name: str) -> str | None:
 
 
 def claim_of(job: Obj) -> str:
-    return annotation(job, ANNOTATION_CLAIM) or ""
+    return str(json.loads(annotation(job, ANNOTATION_CLAIM) or "{}").get("id", ""))
 
 
 def rank_of(pod: Obj) -> int | None:
-    index = annotation(pod, ANNOTATION_COMPLETION_INDEX)
+    index = annotation(pod, COMPLETION_INDEX)
     return None if index is None else int(index)
 
 
@@ -427,7 +427,7 @@ def main_exit_code(pod: Obj) -> int | None:
 
 
 def _main_end(pod: Obj) -> Obj | None:
-    main = annotation(pod, ANNOTATION_DEFAULT_CONTAINER) or MAIN_CONTAINER
+    main = annotation(pod, DEFAULT_CONTAINER) or MAIN_CONTAINER
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     for status in statuses:
         if status["name"] == main and "terminated" in (status.get("state") or {}):

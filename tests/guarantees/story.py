@@ -8,14 +8,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_CLAIM,
-    ANNOTATION_COMPLETION_INDEX,
+    COMPLETION_INDEX,
     FINALIZER_HARVEST,
     LABEL_GANG,
     LABEL_PURPOSE,
     LABEL_TASK,
     ObjectPurpose,
 )
+from tests.annotations import claimed
 from tests.guarantees.history import CONFIGMAPS, JOBS, PODS, Answer, History, Kind, Look, Operation, TaskChange
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Story:
             `deleting`.
         """
         job = self._objects.setdefault(name, _object(name, {LABEL_GANG: name, LABEL_TASK: TASK}))
-        job["metadata"]["annotations"] |= {ANNOTATION_CLAIM: claim, **changes.get("annotations", {})}
+        job["metadata"]["annotations"] |= {**claimed(claim), **changes.get("annotations", {})}
         if changes.get("deleting"):
             job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         if "condition" in changes:
@@ -70,7 +70,7 @@ class Story:
         name = f"{job}-{rank}"
         pod = self._objects.setdefault(name, _object(name, {LABEL_GANG: job, LABEL_TASK: TASK}))
         pod["metadata"] |= {"ownerReferences": [{"uid": f"uid-{job}", "controller": True}]}
-        pod["metadata"]["annotations"][ANNOTATION_COMPLETION_INDEX] = str(rank)
+        pod["metadata"]["annotations"][COMPLETION_INDEX] = str(rank)
         pod["metadata"]["finalizers"] = [FINALIZER_HARVEST] if held else []
         pod["spec"]["nodeName"] = "node-0"
         pod["status"]["phase"] = phase

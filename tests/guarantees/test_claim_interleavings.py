@@ -14,7 +14,6 @@ import pytest
 from airflow_provider_gangjobs.ending.deliver import mark_delivered
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from gangjobs_sandbox.resources import JOBS
 from tests.ends import Killed, begin_kill, stop_gang
 from tests.guarantees.claims import ClaimedGang, Stage, find_order
@@ -83,7 +82,7 @@ def gang_in(cluster: SubmissionCluster, ref: GangRef) -> ClaimedGang | None:
     job = next((job for job in cluster.objects(JOBS) if job["metadata"]["uid"] == ref.uid), None)
     if job is None:
         return None
-    return ClaimedGang(job["metadata"]["annotations"][ANNOTATION_CLAIM], STAGES[state_of(read_job(job))])
+    return ClaimedGang(read_job(job).claim, STAGES[state_of(read_job(job))])
 
 
 ADOPT = Caller(Kind.ADOPT, NEXT)

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState, phase_of
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.view import GangSnapshot, view_gang, view_job
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, JobBuilder, at, job, pod
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def jobs(draw: Callable[..., Any]) -> JobBuilder:
     if draw(st.booleans()):
         built.stopped(draw(st.sampled_from([None, stopped_by_deadline(Phase.RUNNING, because("Running"), "late")])))
     if draw(st.booleans()):
-        fields = draw(st.sampled_from(['{"manifest.spec.suspend":"x"}', '{"image":"x"}', "{"]))
-        built.annotation(ANNOTATION_SPEC_FIELDS, fields)
+        built.record(fields=draw(st.sampled_from([{"manifest.spec.suspend": "x"}, {"image": "x"}])))
     if draw(st.booleans()):
         built.label(LABEL_KUEUE_QUEUE, "q")
     active = draw(st.integers(0, RANKS))
@@ -95,7 +94,7 @@ def kueue(built: JobBuilder) -> JobBuilder:
 
 
 def kept(built: JobBuilder) -> JobBuilder:
-    return built.annotation(ANNOTATION_SPEC_FIELDS, '{"manifest.spec.suspend":"x"}')
+    return built.record(fields={"manifest.spec.suspend": "x"})
 
 
 TABLE = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,11 @@ from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.capacity import Capacity, ResourceUse
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.marks import to_text
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport
+from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Progressed, Restart, SupervisorReport
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -25,8 +25,6 @@ from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.gang.view import GangSnapshot, view_job
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_PROGRESS,
-    ANNOTATION_REQUESTS,
-    ANNOTATION_RESTARTS,
 )
 from airflow_provider_gangjobs.plugins.app import is_final
 from airflow_provider_gangjobs.plugins.html import PageContext, render
@@ -69,7 +67,7 @@ def build_view(locator: GangLocator, snapshot: GangSnapshot | None, now: datetim
 
 
 def with_requests(built: JobBuilder, **resources: str) -> JobBuilder:
-    return built.annotation(ANNOTATION_REQUESTS, json.dumps(resources))
+    return built.record(requests=resources)
 
 
 def ranks_and_states(view: GangView) -> list[tuple[int | None, str]]:
@@ -461,8 +459,7 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
         total=1,
         progress=Progress(step=3, total=12, eta_s=7200),
     )
-    built = job(2).started(3)
-    built.obj["metadata"]["annotations"] = {ANNOTATION_RESTARTS: "together:3", ANNOTATION_PROGRESS: report.to_json()}
+    built = job(2).started(3).record(restarts=3).annotation(ANNOTATION_PROGRESS, to_text(Progressed(report=report)))
 
     view = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.running())), at(60))
 

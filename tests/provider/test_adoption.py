@@ -9,12 +9,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_CLAIM,
     ANNOTATION_DELIVERED,
-    ANNOTATION_MAX_TRIES,
-    ANNOTATION_QUEUED,
-    ANNOTATION_SPEC_FIELDS,
-    ANNOTATION_SPEC_HASH,
     ANNOTATION_STOPPED,
     LABEL_ATTEMPT,
     LABEL_DROPPED,
@@ -31,12 +26,13 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     differing_fields,
     gang_of_later_try,
 )
+from tests.annotations import claimed, recorded, submitted
 
 OURS, OTHERS = "hash-ours", "hash-others"
 ME, FORMER = "ti-2", "ti-1"
 
 
-def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_tries=None):
+def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, fields=None, max_tries=None):
     """Return a Job of this task in a state.
 
     `half`: live and never resumed; `queued`: the same in a queue of Kueue; `in queue`: completely submitted to a queue.
@@ -47,11 +43,7 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_t
             "name": f"train-{attempt}",
             "uid": f"uid-{attempt}",
             "labels": {LABEL_ATTEMPT: str(attempt)},
-            "annotations": {
-                ANNOTATION_SPEC_HASH: spec_hash,
-                ANNOTATION_CLAIM: claim,
-                ANNOTATION_SPEC_FIELDS: spec_fields,
-            },
+            "annotations": recorded(spec_hash=spec_hash, fields=fields or {}) | claimed(claim, max_tries=max_tries),
         },
         "spec": {"suspend": state in {"half", "queued", "in queue", "stopped"}},
         "status": {} if state in {"half", "queued", "in queue"} else {"startTime": "2026-01-01T00:00:00Z"},
@@ -72,12 +64,10 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields="", max_t
     if state in {"queued", "in queue"}:
         metadata["labels"][LABEL_KUEUE_QUEUE] = "q"
     if state == "in queue":
-        metadata["annotations"][ANNOTATION_QUEUED] = "true"
-    if max_tries is not None:
-        metadata["annotations"][ANNOTATION_MAX_TRIES] = str(max_tries)
+        metadata["annotations"] |= submitted(is_queued=True)
     if state == "dropped":
         metadata["labels"][LABEL_DROPPED] = "true"
-        metadata["annotations"] |= {ANNOTATION_DELIVERED: "2026-01-01T00:00:00+00:00", ANNOTATION_CLAIM: ""}
+        metadata["annotations"] |= {ANNOTATION_DELIVERED: "2026-01-01T00:00:00+00:00"} | claimed("")
     return read_job(made)
 
 
@@ -327,10 +317,9 @@ def test_order_of_the_list_does_not_matter(jobs, rule, max_tries, random):
 
 def test_differing_parameters_are_named():
     spec = GangSpec(image="trainer:2", workers=4)
-    made_from = GangSpec(image="trainer:1", name="a").field_digests_json
-    assert differing_fields(spec, job("live", spec_fields=made_from)) == ("image", "name", "workers")
+    made_from = GangSpec(image="trainer:1", name="a").field_digests
+    assert differing_fields(spec, job("live", fields=made_from)) == ("image", "name", "workers")
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{"])
-def test_unreadable_digests_name_no_parameter(text):
-    assert differing_fields(GangSpec(image="a"), job("live", spec_fields=text)) == ()
+def test_missing_digests_name_no_parameter():
+    assert differing_fields(GangSpec(image="a"), job("live")) == ()

@@ -16,7 +16,6 @@ from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import JOBS
@@ -85,10 +84,8 @@ def evict(train: Task) -> None:
 def check_counted_once(train: Task, last: TaskDeferred) -> None:
     """Check that the only live gang is that of the last try, and that it has one disruption in its count."""
     (live,) = (job for job in train.jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS)
-    annotations = live["metadata"]["annotations"]
     assert live["metadata"]["uid"] == last.trigger.args.uid
-    assert annotations[ANNOTATION_DISRUPTIONS] == "1"
-    assert annotations[ANNOTATION_CLAIM] == last.trigger.args.claim
+    assert (read_job(live).disruptions, read_job(live).claim) == (1, last.trigger.args.claim)
     assert last.trigger.args.disruptions == 1
     assert live["spec"]["suspend"] is False
 

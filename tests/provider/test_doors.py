@@ -20,8 +20,6 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, Stopped, stopped_by_user
 from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_GANG,
-    ANNOTATION_TASK,
     LABEL_GANG,
     LABEL_JOB_UID,
     LABEL_KUEUE_JOB_UID,
@@ -154,7 +152,7 @@ CASES: dict[str, Case] = {
     ),
     "without-a-cause": Case(assembling(), refused("pod group is unschedulable")),
     "not-scheduled": Case(assembling(), waiting()),
-    "group-error": Case(assembling().annotation(ANNOTATION_GANG, "gang:v1beta1"), waiting(), group=GROUP_ERROR),
+    "group-error": Case(assembling().record(placement="gang:v1beta1"), waiting(), group=GROUP_ERROR),
     "gated": Case(assembling(), waiting(lambda one: one.gated("example.org/gate"))),
     "without-pods": Case(job(RANKS).started(3)),
     "refused-pods": Case(job(RANKS).started(3), events=[about_job("FailedCreate", "exceeded quota: team")]),
@@ -210,7 +208,7 @@ class Lister:
         self.server = FaultServer(self.handle)
 
     def add(self, name: str, case: Case) -> None:
-        case.job.annotation(ANNOTATION_TASK, TaskKey("dag", "run", name).to_json()).label(LABEL_TASK, name)
+        case.job.record(task=TaskKey("dag", "run", name)).label(LABEL_TASK, name)
         found: dict[str, Iterable[dict[str, Any]]] = {
             "jobs": [case.job.obj],
             "pods": [one.obj for one in case.pods],

@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.decorators.gang_job import gang_job_task
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.preview import JOB_UID, WORKLOAD_UID, preview
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from tests.provider.submission_cluster import KEY, OBJECTS, running_cluster
 
@@ -89,7 +90,7 @@ def test_roles_in_a_queue_are_a_job_set() -> None:
 def test_other_schedulers_need_no_cluster(scheduler: str) -> None:
     spec = GangSpec(image="i", workers=2, gang_scheduler=scheduler, queue_name="q" if scheduler == "kueue" else None)
     job = preview(spec, KEY)[0]
-    assert job["metadata"]["annotations"]["gangjobs.airflow/gang"] == f"gang:{scheduler}"
+    assert read_job(job).decision == f"gang:{scheduler}"
 
 
 def test_problems_are_those_of_a_submission() -> None:

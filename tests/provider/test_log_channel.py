@@ -20,10 +20,12 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import (
     without_streamed,
 )
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
-from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_RESTARTS
+from airflow_provider_gangjobs.gang.marks import read_mark
+from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, SupervisorReport
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
+from tests.annotations import recorded
 from tests.provider.recorded_callbacks import PROGRESS
 from tests.provider.test_log_streaming import Lines, copied_after, running, said, wait
 from tests.provider.virtual_time import elapsed, in_virtual_time
@@ -207,7 +209,7 @@ def test_channel_is_the_socket_that_airflow_gives_to_structlog() -> None:
 # -- What supervisors tell in the streamed log of rank 0 is shown, and kept with the position of the stream ----------
 
 STREAMED_S = 30
-RESTARTS = {"annotations": {ANNOTATION_RESTARTS: "together:3"}}
+RESTARTS = {"annotations": recorded(restarts=3)}
 
 
 def line(event: str, message: str, **fields: Any) -> str:
@@ -230,7 +232,7 @@ SUMMARY = line(
 def report_on_job(plane: VirtualControlPlane) -> SupervisorReport:
     job = plane.job()
     assert job is not None
-    return SupervisorReport.parse(job["metadata"]["annotations"].get(ANNOTATION_PROGRESS))
+    return read_mark(Progressed, job["metadata"]["annotations"].get(ANNOTATION_PROGRESS)).report
 
 
 @in_virtual_time

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.kube.views import PodView, view
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, ANNOTATION_STREAMED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STOPPED
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
@@ -535,7 +535,7 @@ async def test_streams_that_have_failed_do_not_end_the_wait_when_a_rank_has_a_ne
 
 def stored_positions(plane: VirtualControlPlane, ref: GangRef, log: str = "try", process: str = "c") -> PositionStore:
     job = plane.job(ref.name) or {"metadata": {}}
-    stored = job["metadata"].get("annotations", {}).get(ANNOTATION_STREAMED, "")
+    stored = job["metadata"].get("annotations", {}).get(ANNOTATION_PROGRESS, "")
     return PositionStore(plane.client, ref, stored, log, process)
 
 
@@ -620,7 +620,7 @@ async def test_gangs_that_began_together_save_their_positions_at_different_times
     await asyncio.sleep(70)
     saved_at: dict[str, float] = {}
     for change in plane.history.changes:
-        if ANNOTATION_STREAMED in change.obj["metadata"].get("annotations", {}):
+        if ANNOTATION_PROGRESS in change.obj["metadata"].get("annotations", {}):
             saved_at.setdefault(change.obj["metadata"]["name"], change.at)
     assert len(saved_at) == len(refs)
     assert max(Counter(int(at) for at in saved_at.values()).values()) <= 6
@@ -663,7 +663,7 @@ async def test_unreadable_annotation_means_the_beginning(plane, text):
 def _annotate(ref: GangRef, text: str) -> tuple[Any, ...]:
     from airflow_provider_gangjobs.cluster.resources import JOBS
 
-    return JOBS, ref.name, ref.namespace, {"metadata": {"annotations": {ANNOTATION_STREAMED: text}}}
+    return JOBS, ref.name, ref.namespace, {"metadata": {"annotations": {ANNOTATION_PROGRESS: text}}}
 
 
 @in_virtual_time

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGangSpec, SubmissionFailed, Unschedulable
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED, LABEL_GANG
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.guarantees.history import is_held
@@ -66,10 +67,10 @@ def deferred_again(train: Task, left: TaskDeferred, context: Any) -> TaskDeferre
     return again.value
 
 
-def disruption_counts(train: Task) -> list[str | None]:
+def disruption_counts(train: Task) -> list[int]:
     """Return the count of disruptions on each attempt's Job, by attempt."""
     jobs = sorted(train.jobs, key=lambda job: str(job["metadata"]["name"]))
-    return [job["metadata"]["annotations"].get(ANNOTATION_DISRUPTIONS) for job in jobs]
+    return [read_job(job).disruptions for job in jobs]
 
 
 def lost_once(train: Task) -> tuple[Any, TaskDeferred]:
@@ -91,7 +92,7 @@ def test_gang_that_was_evicted_is_submitted_again_and_succeeds(task: TaskMaker) 
 
     assert (second.trigger.args.attempt, second.trigger.args.disruptions) == (1, 1)
     assert train.xcoms["gang"]["uid"] == second.trigger.args.uid
-    assert disruption_counts(train) == [None, "1"]
+    assert disruption_counts(train) == [0, 1]
     assert resume(train, second, context) == {"rank": 0}
     assert train.tries == 1
 
@@ -239,7 +240,7 @@ def test_late_worker_leaves_the_gang_of_the_next_try_alone(task: TaskMaker) -> N
     with pytest.raises(SubmissionFailed, match="Another try of the task is responsible for the gang"):
         train.operator().execute_complete(late, event)
 
-    assert disruption_counts(train) == [None, "1"]
+    assert disruption_counts(train) == [0, 1]
     assert second.trigger.args.disruptions == 1
 
 
@@ -252,7 +253,7 @@ def test_kill_during_the_next_submission_leaves_no_gang(task: TaskMaker) -> None
 
     operator.on_kill()
 
-    wait_for("the end of the next gang's pods, which keep its Job", lambda: disruption_counts(train) == [None])
+    wait_for("the end of the next gang's pods, which keep its Job", lambda: disruption_counts(train) == [0])
 
 
 # -- without a running worker ---------------------------------------------------------------------------------

@@ -24,12 +24,13 @@ from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, Un
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.triggers import gang_job, sensor
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
+from tests.annotations import recorded
 from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
@@ -352,7 +353,7 @@ def test_gang_that_the_worker_follows_keeps_its_count_of_disruptions(
     context = train.next_try(retries_left=False)
     train.defer(context)
     (job,) = train.jobs
-    lost = {"metadata": {"annotations": {"gangjobs.airflow/disruptions": "3"}}}
+    lost = {"metadata": {"annotations": recorded(disruptions=3, task=read_job(job).task_key)}}
     embedded.call(lambda it: it.registry.patch(JOBS, job["metadata"]["name"], "default", lost, PatchKind.MERGE))
 
     with pytest.raises(AppFailed):
@@ -454,7 +455,7 @@ def test_the_second_try_claims_the_gang_of_the_first_one_and_delivers_its_result
     train = task(SUCCEEDED, deferrable=True, results="all")
     second, left = cleared_while_it_completes(train)
     (job,) = train.jobs
-    assert job["metadata"]["annotations"][ANNOTATION_CLAIM] == str(second["ti"].id)
+    assert read_job(job).claim == str(second["ti"].id)
 
     event = with_task_instance(run_trigger(left), second["ti"])
     assert resume(train, second, event) == [{"rank": 0}, {"rank": 1}]

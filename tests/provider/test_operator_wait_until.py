@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Unschedulable
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
@@ -26,10 +27,9 @@ def reference(train: Task) -> dict[str, str]:
     return {key: job["metadata"][key] for key in ("namespace", "name", "uid")}
 
 
-def annotation(train: Task, name: str) -> str | None:
+def stored(train: Task) -> StoredGang:
     (job,) = train.jobs
-    value: str | None = job["metadata"]["annotations"].get(f"gangjobs.airflow/{name}")
-    return value
+    return read_job(job)
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
@@ -39,7 +39,7 @@ def test_task_ends_when_its_gang_is_submitted(task: TaskMaker, deferrable: bool)
     value = train.execute()
 
     assert value == train.xcoms["gang"] == reference(train)
-    assert (annotation(train, "claim"), annotation(train, "on-finish")) == ("", "keep")
+    assert (stored(train).claim, stored(train).on_finish) == ("", "keep")
 
 
 def test_task_that_waits_in_its_worker_ends_when_its_gang_runs(task: TaskMaker) -> None:
@@ -92,12 +92,12 @@ def test_gang_stays_with_its_task_until_airflow_has_accepted_the_success(task: T
     train = task(ENDLESS, wait_until="submitted")
     train.state = "running"
     train.execute()
-    refused = annotation(train, "claim")
+    refused = stored(train).claim
 
     train.state = "success"
     train.execute()
 
-    assert (bool(refused), len(train.jobs), annotation(train, "claim")) == (True, 1, "")
+    assert (bool(refused), len(train.jobs), stored(train).claim) == (True, 1, "")
 
 
 def test_task_that_is_cleared_while_its_gang_runs_owns_the_gang_again(task: TaskMaker) -> None:
@@ -108,7 +108,7 @@ def test_task_that_is_cleared_while_its_gang_runs_owns_the_gang_again(task: Task
     value = operator.execute(again)
 
     assert value == first
-    assert (annotation(train, "claim"), annotation(train, "delivered")) == (str(again["ti"].id), None)
+    assert (stored(train).claim, stored(train).is_delivered) == (str(again["ti"].id), False)
 
 
 def test_task_that_is_cleared_after_the_end_of_its_gang_submits_another_one(task: TaskMaker, connection: str) -> None:
@@ -138,8 +138,8 @@ def test_next_try_that_waits_for_the_end_owns_the_gang_as_any_other(task: TaskMa
 
     train.defer()
 
-    assert annotation(train, "wait-until") is None
-    assert annotation(train, "on-finish") == "delete_succeeded"
+    assert not stored(train).outlives_task
+    assert stored(train).on_finish == "delete_succeeded"
     assert len(train.jobs) == 1
 
 
@@ -147,7 +147,7 @@ def test_gang_of_a_task_that_waits_for_its_end_carries_no_further_annotation(tas
     train = task(ENDLESS, deferrable=True)
     train.defer()
 
-    assert annotation(train, "wait-until") is None
+    assert not stored(train).outlives_task
 
 
 @pytest.mark.parametrize(

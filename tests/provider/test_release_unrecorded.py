@@ -10,10 +10,11 @@ from airflow_provider_gangjobs.cluster import resources as cluster_resources
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods, release, release_everywhere
 from airflow_provider_gangjobs.kube.views import PodView
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, FINALIZER_HARVEST
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, NAMESPACES, PODS
+from tests.annotations import claimed
 from tests.ends import begin_kill, delete_gang, discard, kill
 from tests.guarantees.history import is_held
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
@@ -185,7 +186,7 @@ CLAIM = "this-try"
 
 def claimed_gang(plane: VirtualControlPlane, workers: int, **spec: object) -> GangRef:
     ref = plane.submit(workers=workers, **spec)
-    mark = {"metadata": {"annotations": {ANNOTATION_CLAIM: CLAIM}}}
+    mark = {"metadata": {"annotations": claimed(CLAIM)}}
     plane.registry.patch(JOBS, ref.name, NAMESPACE, mark, PatchKind.MERGE)
     return ref
 

@@ -14,9 +14,10 @@ from airflow_provider_gangjobs.attempt.deferral import XCOM_END
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
+from airflow_provider_gangjobs.gang.marks import read_mark
+from airflow_provider_gangjobs.gang.outcome.restarts import Progressed
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STREAMED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
 
@@ -40,7 +41,7 @@ def opened_when_streamed(train: Task, gate: Path) -> Iterator[None]:
     """Create the file `gate` when the Job says that a log is streamed."""
 
     def is_streamed() -> bool:
-        return any(ANNOTATION_STREAMED in job["metadata"]["annotations"] for job in train.jobs)
+        return any(ANNOTATION_PROGRESS in job["metadata"]["annotations"] for job in train.jobs)
 
     def open_gate() -> None:
         wait_for("the stream of a log", is_streamed)
@@ -93,7 +94,8 @@ def test_log_shows_the_restart_with_the_last_lines_of_the_failed_rank(
     assert "[rank 0] All 3 ranks run again" in log
     assert "gangjobs-supervisor {" not in log
     (job,) = train.jobs
-    assert SupervisorReport.parse(job["metadata"]["annotations"].get(ANNOTATION_PROGRESS)).total in (None, 1)
+    mark = read_mark(Progressed, job["metadata"]["annotations"].get(ANNOTATION_PROGRESS))
+    assert mark.report.total in (None, 1)
 
 
 def test_every_reader_of_logs_gets_sentences(

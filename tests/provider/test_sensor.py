@@ -35,6 +35,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef, OperationKey, TaskK
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
@@ -278,7 +279,7 @@ def test_outcomes_are_recorded_and_the_claim_stays(
     job = embedded.call(lambda it: it.registry.get(JOBS, ref.name, ref.namespace))
     pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"gangjobs.airflow/gang={ref.name}"))
     assert [outcome.exit_code for outcome in gangs.hook.outcomes(ref)] == [0, 0]
-    assert job["metadata"]["annotations"]["gangjobs.airflow/claim"] == "somebody"
+    assert read_job(job).claim == "somebody"
     assert not any("gangjobs.airflow/harvest" in pod["metadata"].get("finalizers", ()) for pod in pods)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,11 @@ from airflow_provider_gangjobs.gang.state.stop import end_patch, stop_patch
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.views import end_condition
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_QUEUE, ANNOTATION_ROLES, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
+from tests.annotations import LEADER_AND_WORKERS, recorded
 from tests.ends import stop_gang
 from tests.provider.follower import Follower
 from tests.provider.test_sweep import DELETE, GRACE_S, PROD, Sweeper
@@ -97,8 +97,7 @@ async def test_stopped_gang_fails_although_kueue_suspends_its_job_again(cluster,
 async def test_main_job_without_a_queue_fails_although_kueue_suspends_it_again(cluster, faster: int):
     """Kueue does so if it is configured with `manageJobsWithoutQueueName`."""
     ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
-    roles = json.dumps([["leader", 1], ["worker", 1]])
-    change(cluster, ref.name, {"metadata": {"annotations": {ANNOTATION_ROLES: roles, ANNOTATION_QUEUE: "team"}}})
+    change(cluster, ref.name, {"metadata": {"annotations": recorded(roles=LEADER_AND_WORKERS, queue="team")}})
     change(cluster, ref.name, end_patch() | {"spec": {**end_patch()["spec"], "suspend": True}})
     api = ClusterWithKueue(cluster, faster)
     assert await finish_stop(api, ref)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.submission import Submission
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
@@ -334,4 +334,4 @@ async def test_try_that_finds_its_job_created_meanwhile_is_responsible_for_it(cl
     submission = await cluster.submit(claim="ti-2", api=api)
     cluster.check_one_live_gang(submission)
     (job,) = cluster.live_jobs()
-    assert job["metadata"]["annotations"][ANNOTATION_CLAIM] == "ti-2"
+    assert read_job(job).claim == "ti-2"

@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.names import problem_with_label_value, to_label_value
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, TASK_ENV, TASK_LABELS
+from airflow_provider_gangjobs.kube.well_known import TASK_ENV, TASK_LABELS
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -75,7 +76,7 @@ def test_try_that_adopts_the_gang_does_not_change_the_labels(task):
     it.defer()
 
     (job,) = it.jobs
-    assert job["metadata"]["annotations"][ANNOTATION_CLAIM] != before["metadata"]["annotations"][ANNOTATION_CLAIM]
+    assert read_job(job).claim != read_job(before).claim
     assert task_labels(job) == task_labels(before)
     assert task_labels(job)["try_number"] == "1"
 

@@ -23,10 +23,11 @@ from airflow_provider_gangjobs.attempt.deferral import TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer import gang_completion
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS
+from tests.annotations import claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,7 +239,7 @@ def test_end_that_fails_in_the_triggerer_is_that_of_a_worker(
     assert (event.payload["status"], resume(one, event), one.jobs) == ("succeeded", RESULTS, [])
 
 
-@pytest.mark.parametrize("changes", [{ANNOTATION_CLAIM: "another"}, {ANNOTATION_DELIVERED: "2026-01-01T00:00:00Z"}])
+@pytest.mark.parametrize("changes", [claimed("another"), {ANNOTATION_DELIVERED: "2026-01-01T00:00:00Z"}])
 def test_trigger_that_is_late_leaves_the_xcoms_of_the_next_try_alone(
     task: TaskMaker, supervisor: Supervisor, run: Any, changes: dict[str, str]
 ) -> None:

@@ -26,10 +26,6 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, GRACE
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_CLAIM,
-    ANNOTATION_ON_FINISH,
-    ANNOTATION_ON_KILL,
-    ANNOTATION_TASK,
     LABEL_INSTALLATION,
 )
 from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
@@ -37,6 +33,7 @@ from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
+from tests.annotations import claimed, policies, recorded
 from tests.guarantees.checkers import GRACE_S, SWEEP_GRACE_S
 from tests.provider.virtual_control_plane import NAMESPACE
 from tests.provider.virtual_time import in_virtual_time
@@ -82,12 +79,7 @@ def airflow(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> Airf
 
 def submit(plane: VirtualControlPlane, name: str, installation: str = "prod") -> GangRef:
     ref = plane.submit(name, workers=2)
-    annotations = {
-        ANNOTATION_TASK: TaskKey("d", "r", name).to_json(),
-        ANNOTATION_CLAIM: name,
-        ANNOTATION_ON_KILL: "delete",
-        ANNOTATION_ON_FINISH: "keep",
-    }
+    annotations = recorded(task=TaskKey("d", "r", name)) | claimed(name, policies=policies(on_finish="keep"))
     metadata = {"annotations": annotations, "labels": {LABEL_INSTALLATION: installation}}
     plane.registry.patch(JOBS, name, NAMESPACE, {"metadata": metadata}, PatchKind.MERGE)
     return ref

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.attempt.task_gangs import ENDED
 from airflow_provider_gangjobs.attempt.triggerer import gang_start
 from airflow_provider_gangjobs.attempt.triggerer.gang_start import STARTS_PER_CONNECTION_MAX
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_MAX_TRIES
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError
 from airflow_provider_gangjobs.triggers.gang_job import GangStartTrigger
@@ -69,7 +69,7 @@ class Deferred:
 
     def jobs(self, cluster: SandboxThread) -> list[dict[str, Any]]:
         listed = cluster.call(lambda it: it.registry.list(JOBS))
-        return [job for job in listed if job["metadata"]["annotations"].get(ANNOTATION_CLAIM) == str(self.id)]
+        return [job for job in listed if read_job(job).claim == str(self.id)]
 
 
 async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded: SandboxThread) -> None:
@@ -79,8 +79,7 @@ async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded
 
     assert event.status is Status.SUCCEEDED
     (job,) = task.jobs(embedded)
-    annotations = job["metadata"]["annotations"]
-    assert annotations[ANNOTATION_MAX_TRIES] == "3"
+    assert read_job(job).max_tries == 3
 
 
 async def test_trigger_lets_go_of_the_dag_before_it_waits(connection: str) -> None:

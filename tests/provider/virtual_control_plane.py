@@ -40,6 +40,7 @@ from gangjobs_sandbox.controllers import ControllerManager, ControllerSettings, 
 from gangjobs_sandbox.registry import PatchKind, Registry
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
 from gangjobs_sandbox.scheduler import Scheduler
+from tests.annotations import recorded
 from tests.guarantees.history import History, is_being_deleted, is_held
 from tests.provider.virtual_time import START, LoopClock
 
@@ -196,7 +197,7 @@ class VirtualControlPlane:
 
         :param spec: Fields of the Job, and `pod` with fields of the pods, and `annotations` of the Job.
         """
-        annotations = spec.pop("annotations", {})
+        annotations = recorded() | spec.pop("annotations", {})
         labels = {LABEL_GANG: name, LABEL_ATTEMPT: "0"}
         pod_spec: Obj = {"restartPolicy": "Never", "containers": [_container(spec.pop("cpu", "1"))]}
         pod_spec |= spec.pop("pod", {})
@@ -207,7 +208,7 @@ class VirtualControlPlane:
         template = {"metadata": {"labels": labels, "finalizers": [FINALIZER_HARVEST]}, "spec": pod_spec}
         sized = {"completionMode": "Indexed", "completions": workers, "parallelism": workers, "backoffLimit": 0}
         job_spec = {**sized, "podReplacementPolicy": "Failed", "template": template, **spec}
-        meta = {"name": name, "labels": labels, **({"annotations": annotations} if annotations else {})}
+        meta = {"name": name, "labels": labels, "annotations": annotations}
         stored = self.registry.create(JOBS, {"metadata": meta, "spec": job_spec}, NAMESPACE)
         return GangRef(NAMESPACE, name, stored["metadata"]["uid"])
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.gang.marks import AssemblyBaseline, read_mark
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
@@ -91,7 +92,7 @@ def is_ready(kueue: Kueue, submission: Submission) -> bool:
 
 def noted_stops(tenant: Tenant, submission: Submission) -> int:
     """Return the number of stops after which the runs of the gang count anew, as the Job says it."""
-    return int((annotation_of(tenant, submission) or "0").partition(" ")[0])
+    return read_mark(AssemblyBaseline, annotation_of(tenant, submission)).other_stops
 
 
 def stops_after_ready(kueue: Kueue, submission: Submission) -> int:

@@ -13,7 +13,8 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.role_gangs import SLEEP, leader_and_workers
@@ -273,7 +274,7 @@ async def test_next_try_adopts_the_gang_that_waits_and_the_one_that_has_succeede
         second = await gangs.submit(spec, key=key, claim="second")
         assert await limits_s(gangs, tenant) == {"": None, "leader": 1400, "worker": 1400}
         assert (second.ref, second.adopted) == (first.ref, True)
-        assert main_job_of(tenant, first)["metadata"]["annotations"][ANNOTATION_CLAIM] == "second"
+        assert read_job(main_job_of(tenant, first)).claim == "second"
         assert await kill(gangs.client, first.ref, "first") == "left alone"
         async with following(tenant, second) as gang:
             assert (await gang.event()).status is Status.SUCCEEDED

@@ -12,9 +12,8 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JO
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.files import config_map_name
-from airflow_provider_gangjobs.gang.roles import parse_role_jobs
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from tests import submission_faults
@@ -101,7 +100,7 @@ async def check_runs(gangs: GangService, submission: Submission) -> None:
                 break
             await asyncio.sleep(0.1)
     assert record["metadata"]["uid"] == submission.ref.uid
-    noted = parse_role_jobs(record["metadata"]["annotations"][ANNOTATION_ROLE_JOBS])
+    noted = read_job(record).submitted.role_jobs
     assert noted == await uids_of_roles(gangs, submission.ref.name)
     assert record["spec"]["suspend"] is False
     await check_whole(gangs, record)

@@ -9,11 +9,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.record import read_record
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, format_stopped, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, view
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
+from airflow_provider_gangjobs.kube.well_known import (
+    ANNOTATION_RECORD,
+    ANNOTATION_STOPPED,
+    FINALIZER_HARVEST,
+    LABEL_ATTEMPT,
+    LABEL_GANG,
+)
+from tests.annotations import claimed, recorded
 
 CREATED = datetime(2026, 8, 1, 12, 0, 0, tzinfo=UTC)
 REF = GangRef(namespace="team", name="train-0", uid="job-uid")
@@ -43,6 +53,7 @@ class JobBuilder:
                 "namespace": REF.namespace,
                 "uid": uid,
                 "labels": {LABEL_GANG: REF.name, LABEL_ATTEMPT: "0"},
+                "annotations": recorded(),
                 "creationTimestamp": text(0),
             },
             "spec": {"parallelism": ranks, "completions": ranks, "completionMode": "Indexed", "suspend": False},
@@ -69,11 +80,24 @@ class JobBuilder:
         return self
 
     def annotation(self, key: str, value: str) -> Self:
-        self.obj["metadata"].setdefault("annotations", {})[key] = value
+        self.obj["metadata"]["annotations"][key] = value
         return self
 
     def stopped(self, by: Stopped | None = None) -> Self:
         return self.annotation(ANNOTATION_STOPPED, format_stopped(by or stopped_by_user("by hand")))
+
+    def annotations(self, values: dict[str, str]) -> Self:
+        self.obj["metadata"]["annotations"] |= values
+        return self
+
+    def record(self, **fields: Any) -> Self:
+        """The record that was written with the Job, with these fields."""
+        known = read_record(self.obj["metadata"]["annotations"][ANNOTATION_RECORD]).record
+        return self.annotation(ANNOTATION_RECORD, replace(known, **fields).to_text())
+
+    def claim(self, claim: str = "ti-1", **fields: Any) -> Self:
+        """The task instance that is responsible for the gang."""
+        return self.annotations(claimed(claim, **fields))
 
     def spec(self, **fields: Any) -> Self:
         self.obj["spec"] |= fields

@@ -7,6 +7,7 @@ import re
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,7 +128,7 @@ def test_any_progress_of_a_rank_is_told_by_its_supervisor(content: bytes, name: 
         found = parse_line(b'unfinished gangjobs-supervisor {"event": ' + line.rstrip(b"\n"))
         assert found is not None or not name.split()
         report = SupervisorReport() if found is None else SupervisorReport().with_line(found[1])
-        require_printable(json.loads(report.to_json()))
+        require_printable(msgspec.to_builtins(report))
         require_printable(build_event(REF, Status.FAILED, Phase.FAILED, progress=report.progress).to_payload())
 
 

@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.parameters.target_gangs import read_gangs
+from tests.annotations import recorded
 
 MET, FAILED, WAITING, UNKNOWN = Answer.MET, Answer.FAILED, Answer.WAITING, Answer.UNKNOWN
 
@@ -32,7 +33,8 @@ def job(name: str, task: str = "", attempt: int = 0, *, dropped: bool = False) -
     labels = {"gangjobs.airflow/task": task or name, "gangjobs.airflow/attempt": str(attempt)}
     if dropped:
         labels["gangjobs.airflow/dropped"] = "true"
-    return read_job({"metadata": {"name": name, "namespace": "n", "uid": f"uid of {name}", "labels": labels}})
+    metadata = {"name": name, "namespace": "n", "uid": f"uid of {name}", "labels": labels, "annotations": recorded()}
+    return read_job({"metadata": metadata})
 
 
 def names(selection: GangSelection, *jobs: StoredGang) -> dict[str, str | None]:

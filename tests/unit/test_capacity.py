@@ -445,7 +445,7 @@ def test_change_from_later_to_never_is_logged():
     ],
 )
 def test_ranks_that_are_placed_together_are_known(decision, group, at_once):
-    assert placed_at_once(job().resumed(1).annotation("gangjobs.airflow/gang", decision).read(), group) == at_once
+    assert placed_at_once(job().resumed(1).record(placement=decision).read(), group) == at_once
 
 
 @pytest.mark.parametrize(

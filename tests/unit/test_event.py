@@ -164,11 +164,6 @@ def test_requests_of_all_roles_are_added():
     assert job_of(roles=roles).requests == {"cpu": "3500m"}
 
 
-def test_job_of_an_earlier_release_says_nothing_about_requests():
-    assert read_job({"metadata": {"annotations": {"gangjobs.airflow/requests": "no JSON"}}}).requests == {}
-    assert read_job({"metadata": {}}).requests == {}
-
-
 # -- What the time of a gang was used for ----------------------------------------------------------------------------
 
 HOUR = 3600.0

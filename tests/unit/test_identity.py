@@ -39,8 +39,6 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.names import is_dns_label, problem_with_dns_label_1035, problem_with_label_value
 from airflow_provider_gangjobs.kube.well_known import (
-    ANNOTATION_SUBMISSION_ID,
-    ANNOTATION_TASK,
     LABEL_ATTEMPT,
     LABEL_DROPPED,
     LABEL_GANG,
@@ -93,16 +91,6 @@ def test_two_installations_share_no_digest_with_each_other():
     assert len({prod.digest, staging.digest, TRAIN.digest}) == 3
 
 
-def test_key_is_read_back_from_its_json():
-    key = replace(TRAIN, map_index=3, installation="prod")
-    assert TaskKey.from_json(key.to_json(), installation="prod") == key
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"dag_id": 1, "run_id": "r", "task_id": "t", "map_index": 0}'])
-def test_json_that_is_no_key_is_none(text):
-    assert TaskKey.from_json(text) is None
-
-
 def test_parts_of_a_key_are_separated():
     assert TaskKey("a|b", "c", "d").digest != TaskKey("a", "b|c", "d").digest
 
@@ -133,10 +121,6 @@ def test_attempts_differ_only_in_their_number():
 
 def test_users_name_replaces_the_slug():
     assert build_attempt(TRAIN, Claim("c"), namespace="ml", number=0, name="digits").name.startswith("digits-")
-
-
-def test_task_key_is_readable_as_json():
-    assert TRAIN.to_json() == '{"dag_id": "etl", "map_index": -1, "run_id": "manual__2026-01-01", "task_id": "train"}'
 
 
 def test_ref_reads_as_namespace_and_name():
@@ -301,9 +285,9 @@ def test_selectors_of_many_values_pick_each_value_once_and_fit_into_a_url(
 def gang(key: SubmissionKey, attempt: int = 0, created: float = 0, namespace: str = "team") -> StoredGang:
     made = build_attempt(key, Claim("c"), namespace=namespace, number=attempt)
     builder = job(uid=f"uid-{made.name}").label(LABEL_TASK, key.digest).label(LABEL_ATTEMPT, str(attempt))
-    builder.annotation(ANNOTATION_SUBMISSION_ID, made.submission_id)
+    builder.record(submission_id=made.submission_id, task=key if isinstance(key, TaskKey) else None)
     builder.obj["metadata"] |= {"name": made.name, "namespace": namespace, "creationTimestamp": text(created)}
-    return read_job((builder.annotation(ANNOTATION_TASK, key.to_json()) if key.to_json() else builder).obj)
+    return read_job(builder.obj)
 
 
 TRAIN_1, TRAIN_2 = gang(TaskKey("etl", "run1", "train"), 0, 1), gang(TaskKey("etl", "run2", "train"), 0, 2)

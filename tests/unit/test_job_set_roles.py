@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from typing import Any
 
@@ -18,9 +17,7 @@ from airflow_provider_gangjobs.gang.render.placement import Placement, Placement
 from airflow_provider_gangjobs.gang.roles import (
     HOST_NAME_MAX,
     ROLE_NAME_MAX,
-    format_role_jobs,
     main_job_name_max,
-    parse_role_jobs,
     roles_of,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -29,6 +26,7 @@ from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge, phase
 from airflow_provider_gangjobs.gang.state.stopped import BY_SUCCESS, Stopped, format_stopped, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
+from tests.annotations import LEADER_AND_WORKERS, recorded, submitted
 
 ROLES = {"leader": {"image": "lead:1"}, "worker": {"image": "work:1", "workers": 3}}
 SPEC = GangSpec(roles=ROLES, queue_name="team", queue_priority="high", labels={"team": "a"})
@@ -119,16 +117,6 @@ def test_host_names_are_valid_dns_labels(role: str, workers: int, task_id: str) 
     assert len(f"{name}-{role}-0-{workers - 1}") <= HOST_NAME_MAX
 
 
-@given(st.dictionaries(st.text(), st.text()))
-def test_uids_are_read_as_they_were_written(uids: dict[str, str]) -> None:
-    assert parse_role_jobs(format_role_jobs(uids)) == uids
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "null", "{", "1"])
-def test_annotation_of_another_form_has_no_uids(text: str | None) -> None:
-    assert parse_role_jobs(text) is None
-
-
 # -- what the Jobs of the JobSet mean --------------------------------------------------------------------------------
 
 CONDITIONS = {
@@ -151,13 +139,9 @@ def stored_main_job(
     noted: bool = True,
     **spec: Any,
 ) -> dict[str, Any]:
-    annotations = {
-        "gangjobs.airflow/roles": json.dumps([["leader", 1], ["worker", 3]]),
-        "gangjobs.airflow/queue": "team",
-        "gangjobs.airflow/ttl-after-finished": "60",
-    }
+    annotations = recorded(roles=LEADER_AND_WORKERS, queue="team", ttl_s=60)
     if noted:
-        annotations |= {"gangjobs.airflow/queued": "true", "gangjobs.airflow/role-jobs": format_role_jobs(UIDS)}
+        annotations |= submitted(is_queued=True, role_jobs=UIDS)
     if stopped is not None:
         annotations["gangjobs.airflow/stopped"] = format_stopped(stopped)
     metadata = {"name": "g", "namespace": "ns", "uid": "record", "generation": 2, "annotations": annotations}

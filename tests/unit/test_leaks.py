@@ -17,7 +17,7 @@ DELIVERED = (well_known.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
 
 
 def gang() -> JobBuilder:
-    return job().resumed(3).annotation(well_known.ANNOTATION_TASK, TaskKey("etl", "run", "train").to_json())
+    return job().resumed(3).record(task=TaskKey("etl", "run", "train"))
 
 
 CASES: dict[str, tuple[JobBuilder, dict[str, Any], LeakKind | None]] = {
@@ -52,7 +52,7 @@ def test_what_happens_within_the_grace_is_no_leak() -> None:
 
 @pytest.mark.parametrize("made", [job().complete(9), gang().failed(9)], ids=["ended", "of a task that has failed"])
 def test_job_that_is_deleted_later_is_kept_and_no_leak(made: JobBuilder) -> None:
-    kept = made.annotation(well_known.ANNOTATION_TTL, "7200")
+    kept = made.record(ttl_s=7200)
 
     leak = find_leak(read_job(kept.obj), now=at(3600), grace=timedelta(minutes=15))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from airflow_provider_gangjobs.gang.identity import Claim, OperationKey, TaskKey
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.preview import CHECKPOINT_DIGEST, preview
+from airflow_provider_gangjobs.gang.record import Record
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_service
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_name, requested_namespace
@@ -29,6 +29,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     read_rules,
 )
 from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, Stopped
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.parameters.checks import spec_problems
 from airflow_provider_gangjobs.parameters.triggerer_start import StartPlace, reason_for_worker
@@ -116,13 +117,16 @@ def test_job_has_the_labels_of_its_task():
         "gangjobs.airflow/attempt": "1",
     }
     assert metadata["labels"] == {"team": "vision", **ours}
+    record = Record(
+        submission_id=ATTEMPT.submission_id,
+        task=KEY,
+        spec_hash=spec.hash,
+        fields=spec.field_digests,
+        placement="gang:v1beta1",
+    )
     assert metadata["annotations"] == {
-        "gangjobs.airflow/trigger-id": ATTEMPT.submission_id,
-        "gangjobs.airflow/spec-hash": spec.hash,
-        "gangjobs.airflow/spec-fields": json.dumps(spec.field_digests, separators=(",", ":"), sort_keys=True),
-        "gangjobs.airflow/claim": "ti-1",
-        "gangjobs.airflow/gang": "gang:v1beta1",
-        "gangjobs.airflow/task": KEY.to_json(),
+        "gangjobs.airflow/record": record.to_text(),
+        "gangjobs.airflow/claim": '{"id":"ti-1"}',
     }
     assert (metadata["name"], metadata["namespace"]) == (ATTEMPT.name, "ml")
 
@@ -323,7 +327,7 @@ LIMITS = {
         700,
         "execution_timeout (100 s)",
     ),
-    "assembly may take any time": ({"run_timeout_s": 60}, None, None),
+    "assembly may take any time": ({"run_timeout_s": 60}, None, ""),
 }
 
 
@@ -331,14 +335,14 @@ LIMITS = {
 def test_time_limit_of_the_job_comes_from_the_limits_of_the_task(limits, seconds, source):
     job = job_of(GangSpec(image="a", **limits))
     assert job["spec"].get("activeDeadlineSeconds") == seconds
-    assert job["metadata"]["annotations"].get("gangjobs.airflow/time-limit") == source
+    assert read_job(job).time_limit == source
 
 
 def test_manifests_own_deadline_stands():
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"activeDeadlineSeconds": 5}}
     job = job_of(GangSpec(manifest=manifest, image="a", assemble_timeout_s=60, run_timeout_s=60))
     assert job["spec"]["activeDeadlineSeconds"] == 5
-    assert "gangjobs.airflow/time-limit" not in job["metadata"]["annotations"]
+    assert read_job(job).time_limit == ""
 
 
 def test_job_without_a_gang_keeps_the_shape_of_the_manifest():

@@ -570,7 +570,7 @@ def test_a_placed_gang_has_no_earlier_refusal():
     assert (seen.reason.category, seen.refusal) == (Category.STARTING, None)
 
 
-VOLCANO_JOB = job().resumed(1).annotation("gangjobs.airflow/gang", "gang:volcano")
+VOLCANO_JOB = job().resumed(1).record(placement="gang:volcano")
 VOLCANO_STATES = {
     "no such queue": ({}, "Volcano has not processed the PodGroup: its queue research may not exist, or Volcano"),
     "processed": ({"phase": "Pending"}, "The scheduler waits until 4 pods can be placed at once"),

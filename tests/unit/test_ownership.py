@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     may_release_orphaned_pods,
 )
 from airflow_provider_gangjobs.kube import well_known
+from tests.annotations import policies
 from tests.unit.builders import JobBuilder, job
 
 LEAVE, ASK, RELEASE = SweepAction.LEAVE, SweepAction.ASK, SweepAction.RELEASE
@@ -38,13 +39,7 @@ SUCCEEDED = replace(UNOWNED, task=TaskEnd.SUCCEEDED)
 
 
 def gang(*, installation: str = "prod", on_kill: str = "delete", on_finish: str = "delete_succeeded") -> JobBuilder:
-    made = (
-        job()
-        .resumed(3)
-        .annotation(well_known.ANNOTATION_TASK, TASK.to_json())
-        .annotation(well_known.ANNOTATION_CLAIM, "ti")
-    )
-    made.annotation(well_known.ANNOTATION_ON_KILL, on_kill).annotation(well_known.ANNOTATION_ON_FINISH, on_finish)
+    made = job().resumed(3).record(task=TASK).claim("ti", policies=policies(on_kill, on_finish))
     return made.label(well_known.LABEL_INSTALLATION, installation)
 
 
@@ -53,7 +48,7 @@ def delivered(made: JobBuilder) -> JobBuilder:
 
 
 def outliving(made: JobBuilder) -> JobBuilder:
-    return made.annotation(well_known.ANNOTATION_WAIT_UNTIL, "submitted")
+    return made.claim("ti", policies=policies(wait_until="submitted"))
 
 
 def stopped(made: JobBuilder) -> JobBuilder:
@@ -75,10 +70,10 @@ def test_grace_of_a_live_gang_is_short(made: JobBuilder, grace: timedelta) -> No
     assert grace_of(made.read(), timedelta(seconds=1)) == timedelta(seconds=1)
 
 
-NAMELESS = job().resumed(3).annotation(well_known.ANNOTATION_TASK, TASK.to_json())
+NAMELESS = job().resumed(3).record(task=TASK)
 NAMELESS_ENDED = job().resumed(3).complete(9).label(well_known.LABEL_INSTALLATION, "prod")
-WITHOUT_POLICY = gang().annotation(well_known.ANNOTATION_ON_KILL, "explode")
-WITHOUT_TASK = gang().annotation(well_known.ANNOTATION_TASK, "no JSON")
+WITHOUT_POLICY = gang().claim("ti")
+WITHOUT_TASK = gang().record(task=None)
 CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, of another installation": (gang(installation="staging"), ENDED, LEAVE),
     "live, made before installations had ids": (NAMELESS, ENDED, LEAVE),
@@ -101,8 +96,8 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, kept after a kill": (gang(on_kill="keep"), ENDED, LEAVE),
     "live, without a policy": (WITHOUT_POLICY, ENDED, LEAVE),
     "live, without a task": (WITHOUT_TASK, ENDED, LEAVE),
-    "live, without a claim": (gang().annotation(well_known.ANNOTATION_CLAIM, ""), ENDED, LEAVE),
-    "live, handed over by its task": (delivered(gang().annotation(well_known.ANNOTATION_CLAIM, "")), ENDED, LEAVE),
+    "live, without a claim": (gang().claim("", policies=policies()), ENDED, LEAVE),
+    "live, handed over by its task": (delivered(gang().claim("", policies=policies())), ENDED, LEAVE),
     "live, outlives its task, Airflow was not asked": (outliving(gang()), UNOWNED, ASK),
     "live, outlives its task, which has failed": (outliving(gang()), ENDED, SweepAction.DELETE_LIVE),
     "live, its task has succeeded": (gang(), SUCCEEDED, LEAVE),
@@ -123,7 +118,7 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "complete, its task has failed": (gang().complete(9), ENDED, LEAVE),
     "complete, its task has not ended": (gang().complete(9), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
     "complete, Airflow is down": (gang().complete(9), replace(UNOWNED, task=TaskEnd.UNKNOWN), LEAVE),
-    "complete, without a claim": (gang().complete(9).annotation(well_known.ANNOTATION_CLAIM, ""), UNOWNED, LEAVE),
+    "complete, without a claim": (gang().complete(9).claim("", policies=policies()), UNOWNED, LEAVE),
     "complete, made by a hook": (NAMELESS_ENDED, UNOWNED, LEAVE),
     "failed, Airflow was not asked": (gang().failed(9), UNOWNED, LEAVE),
     "complete and held": (gang().complete(9), HELD, RELEASE),
@@ -147,7 +142,7 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
         SweepAction.DELETE_DELIVERED,
     ),
     "delivered, its Job was kept when its submission was deleted": (
-        delivered(gang(on_finish="keep").complete(9)).annotation(well_known.ANNOTATION_CLAIM, ""),
+        delivered(gang().complete(9)).claim("", policies=policies(on_finish="keep")),
         UNOWNED,
         LEAVE,
     ),
@@ -165,7 +160,7 @@ REASONS = {
     "no id": (NAMELESS, UNOWNED, "the gang has no installation id"),
     "neither has an id": (NAMELESS, replace(UNOWNED, installation=""), "the gang belongs to no task"),
     "neither has an id, and its policy deletes the Job": (
-        delivered(job().resumed(3).complete(9).annotation(well_known.ANNOTATION_ON_FINISH, "delete")),
+        delivered(job().resumed(3).complete(9).claim("", policies=policies(on_finish="delete"))),
         replace(UNOWNED, installation=""),
         f"{DELIVERED_REASON}; but without an installation id, it may belong to another Airflow",
     ),

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.cluster.kueue import (
     Position,
     recent_position,
 )
+from airflow_provider_gangjobs.gang.marks import AssemblyBaseline, to_text
 from airflow_provider_gangjobs.gang.queues import (
     Queue,
     QueueFacts,
@@ -39,19 +40,17 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     topology_guarantee,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline, parse_assembly_baseline
 from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, next_assembly_baseline
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_ASSEMBLY_BASELINE,
-    ANNOTATION_QUEUE,
-    ANNOTATION_QUEUED,
     ANNOTATION_STOPPED,
     LABEL_KUEUE_PRIORITY,
     LABEL_KUEUE_QUEUE,
 )
+from tests.annotations import recorded, submitted
 from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import Connection, FaultServer, Request, status
@@ -62,10 +61,14 @@ if TYPE_CHECKING:
 
 # -- The rules of queues: who starts a Job, what a queue guarantees, and which requests are refused ------------------
 
+GIVEN_TO_QUEUE = submitted(is_queued=True)
 
-def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> StoredGang:
+
+def job(
+    *, suspend: bool = True, label: str | None = None, queue: str | None = None, queued: bool = False
+) -> StoredGang:
     labels = {LABEL_KUEUE_QUEUE: label} if label else {}
-    marks = {f"gangjobs.airflow/{name}": value for name, value in annotations.items()}
+    marks = {**recorded(queue=queue), **(GIVEN_TO_QUEUE if queued else {})}
     return read_job({"metadata": {"name": "j", "labels": labels, "annotations": marks}, "spec": {"suspend": suspend}})
 
 
@@ -73,7 +76,7 @@ JOBS = {
     "no queue": (job(), Queue(), False, False),
     "started": (job(suspend=False), Queue(), True, True),
     "complete, not yet given to its queue": (job(queue="team"), Queue("team"), False, False),
-    "given to its queue": (job(label="team", queue="team", queued="true"), Queue("team"), True, True),
+    "given to its queue": (job(label="team", queue="team", queued=True), Queue("team"), True, True),
     "put into a queue by the cluster": (job(label="default"), Queue("default"), False, False),
     "started by the queue of the cluster": (job(suspend=False, label="default"), Queue("default"), False, False),
     "in a queue by an earlier release": (job(label="team"), Queue("team"), False, False),
@@ -121,14 +124,14 @@ def test_roles_need_a_cluster_that_leaves_jobs_without_a_queue_alone(
 
 def test_job_gets_the_label_of_its_queue_last() -> None:
     queue = Queue("team", "high")
-    assert (queue.labels(), queue.annotations()) == ({LABEL_KUEUE_PRIORITY: "high"}, {ANNOTATION_QUEUE: "team"})
-    metadata = {"labels": {LABEL_KUEUE_QUEUE: "team"}, "annotations": {ANNOTATION_QUEUED: "true"}}
+    assert queue.labels() == {LABEL_KUEUE_PRIORITY: "high"}
+    metadata = {"labels": {LABEL_KUEUE_QUEUE: "team"}, "annotations": GIVEN_TO_QUEUE}
     assert queue.start_patch(job(queue="team")) == {"metadata": metadata}
 
 
 def test_job_that_runs_in_another_queue_stays_in_it() -> None:
     patch = Queue("team").start_patch(job(suspend=False, label="default", queue="team"))
-    assert patch == {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}}
+    assert patch == {"metadata": {"annotations": GIVEN_TO_QUEUE}}
 
 
 GUARANTEES = {
@@ -539,9 +542,13 @@ def stopped(before_ready: int, after_ready: int, preempted: int, admitted_s: int
     return view(KueueWorkloadView, {"metadata": {}, "spec": {}, "status": status})
 
 
-def noted(baseline: str | None, **annotations: str) -> StoredGang:
+def noted(baseline: AssemblyBaseline | None, **annotations: str) -> StoredGang:
     """A Job of a gang with this note."""
-    found = {**annotations, **({ANNOTATION_ASSEMBLY_BASELINE: baseline} if baseline is not None else {})}
+    found = {
+        **recorded(),
+        **annotations,
+        **({ANNOTATION_ASSEMBLY_BASELINE: to_text(baseline)} if baseline is not None else {}),
+    }
     return read_job({"metadata": {"namespace": "team-a", "name": "train", "uid": "u", "annotations": found}})
 
 
@@ -550,11 +557,11 @@ EARLIER = {
     "never stopped": (noted(None), stopped(0, 0, 0, 0), 0),
     "twice not ready in time": (noted(None), stopped(2, 0, 0, 61), 61),
     "preempted, not noted": (noted(None), stopped(2, 0, 1, 90), 0),
-    "preempted, noted": (noted("1 30"), stopped(2, 0, 1, 90), 60),
-    "ran and was stopped, noted": (noted("1 3630"), stopped(1, 1, 0, 3660), 30),
-    "preempted again, not noted": (noted("1 30"), stopped(2, 0, 2, 150), 0),
-    "a new Workload": (noted("1 30"), stopped(1, 0, 0, 30), 0),
-    "a note of an unknown form": (noted("later"), stopped(1, 0, 0, 30), 30),
+    "preempted, noted": (noted(AssemblyBaseline(1, 30)), stopped(2, 0, 1, 90), 60),
+    "ran and was stopped, noted": (noted(AssemblyBaseline(1, 3630)), stopped(1, 1, 0, 3660), 30),
+    "preempted again, not noted": (noted(AssemblyBaseline(1, 30)), stopped(2, 0, 2, 150), 0),
+    "a new Workload": (noted(AssemblyBaseline(1, 30)), stopped(1, 0, 0, 30), 0),
+    "a note of an unknown form": (noted(None, **{ANNOTATION_ASSEMBLY_BASELINE: "later"}), stopped(1, 0, 0, 30), 30),
 }
 
 
@@ -576,8 +583,8 @@ BASELINES = {
     "not ready in time": (noted(None), stopped(2, 0, 0, 61), None),
     "preempted": (noted(None), stopped(1, 0, 1, 90), AssemblyBaseline(1, 90)),
     "stopped while it ran": (noted(None), stopped(0, 1, 0, 3600), AssemblyBaseline(1, 3600)),
-    "noted": (noted("1 90"), stopped(1, 0, 1, 90), None),
-    "a new Workload": (noted("1 30"), stopped(0, 0, 0, 0), AssemblyBaseline()),
+    "noted": (noted(AssemblyBaseline(1, 90)), stopped(1, 0, 1, 90), None),
+    "a new Workload": (noted(AssemblyBaseline(1, 30)), stopped(0, 0, 0, 0), AssemblyBaseline()),
     "being stopped": (noted(None), stopped(0, 0, 1, 0, QuotaReserved="True", Evicted="True"), None),
     "stopped": (noted(None), stopped(0, 0, 1, 9, QuotaReserved="False", Evicted="True"), AssemblyBaseline(1, 9)),
     "admitted again": (noted(None), stopped(0, 0, 1, 9, QuotaReserved="True", Evicted="False"), AssemblyBaseline(1, 9)),
@@ -590,5 +597,3 @@ def test_stop_for_another_reason_ends_the_sum(
     seen: StoredGang, workload: KueueWorkloadView | None, baseline: AssemblyBaseline | None
 ) -> None:
     assert next_assembly_baseline(seen, workload) == baseline
-    if baseline is not None:
-        assert parse_assembly_baseline(str(baseline)) == baseline

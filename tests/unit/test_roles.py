@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import permutations
 from typing import Any
 
@@ -14,7 +13,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_role, render_service
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, format_roles, main_job_name_max, parse_roles, roles_of
+from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import find_separate
 from airflow_provider_gangjobs.gang.schedulers.workload_api import DISCOVERED_DIALECTS
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
@@ -25,6 +24,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode
+from tests.annotations import LEADER_AND_WORKERS, recorded
 
 LEADER, WORKER = {"image": "lead:1"}, {"image": "work:1", "workers": 3}
 ROLES = {"leader": LEADER, "worker": WORKER}
@@ -160,7 +160,7 @@ def test_only_the_record_is_found_by_its_task_and_only_at_the_end_it_has_a_time_
     main_job, other = render(GangSpec(roles=ROLES, ttl_after_finished_s=60))
     assert "gangjobs.airflow/task" in main_job["metadata"]["labels"]
     assert "gangjobs.airflow/task" not in other["metadata"]["labels"]
-    assert main_job["metadata"]["annotations"]["gangjobs.airflow/ttl-after-finished"] == "60"
+    assert read_job(main_job).record.ttl_s == 60
     assert not any("ttlSecondsAfterFinished" in job["spec"] for job in (main_job, other))
 
 
@@ -180,16 +180,18 @@ def test_order_of_roles_counts_and_order_of_their_parameters_does_not():
 
 
 def test_roles_are_read_as_they_were_written():
-    roles = roles_of(SPEC)
-    assert parse_roles(format_roles(roles)) == roles
-    assert [(role.name, role.size, role.offset) for role in roles] == [("leader", 1, 0), ("worker", 3, 1)]
-    assert parse_roles(None) == parse_roles("{") == parse_roles("[1]") == ()
+    main_job, _ = render()
+    assert read_job(main_job).roles == roles_of(SPEC) == LEADER_AND_WORKERS
 
 
 def test_rank_of_a_pod_counts_the_ranks_of_the_roles_before():
     metadata = {
-        "labels": {"gangjobs.airflow/job-uid": "record", "batch.kubernetes.io/controller-uid": "other"},
-        "annotations": {"gangjobs.airflow/rank-offset": "4", "batch.kubernetes.io/job-completion-index": "2"},
+        "labels": {
+            "gangjobs.airflow/job-uid": "record",
+            "gangjobs.airflow/rank-offset": "4",
+            "batch.kubernetes.io/controller-uid": "other",
+        },
+        "annotations": {"batch.kubernetes.io/job-completion-index": "2"},
     }
     pod = view(PodView, {"metadata": metadata})
     assert (rank_of(pod), owner_uid(pod)) == (6, "record")
@@ -215,7 +217,7 @@ def job(role: str, state: str, at: str = T1, **spec: Any) -> dict[str, Any]:
     metadata["labels"] = {"gangjobs.airflow/gang": "g", "gangjobs.airflow/gang-role": role}
     size = 1 if role == "leader" else 3
     if role == "leader":
-        metadata["annotations"] = {"gangjobs.airflow/roles": json.dumps([["leader", 1], ["worker", 3]])}
+        metadata["annotations"] = recorded(roles=LEADER_AND_WORKERS)
         metadata["labels"]["gangjobs.airflow/task"] = "digest"
     else:
         metadata["ownerReferences"] = [{"kind": "Job", "name": "g", "uid": "g", "controller": True}]
@@ -305,10 +307,9 @@ def test_gangs_are_read_from_the_jobs_of_a_namespace():
 # -- what other releases wrote --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("roles", ["", "[]", "leader", '{"leader": 1}'])
-def test_roles_that_cannot_be_read_leave_the_state_of_their_jobs_unknown(roles):
+def test_record_that_cannot_be_read_leaves_the_state_of_the_jobs_unknown():
     broken = job("leader", "complete")
-    broken["metadata"]["annotations"]["gangjobs.airflow/roles"] = roles
+    broken["metadata"]["annotations"]["gangjobs.airflow/record"] = "{}"
     (gang,) = read_gangs([broken, job("worker", "runs")])
     assert gang.lacks_jobs
     assert not gang.is_ended

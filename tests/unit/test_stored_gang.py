@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.marks import AssemblyBaseline
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.views import JobView
@@ -18,31 +18,22 @@ from tests.unit.builders import JobBuilder, at, job
 
 
 def test_view_and_object_are_read_alike() -> None:
-    built = (
-        job()
-        .resumed(3)
-        .label(well_known.LABEL_TASK, "digest")
-        .annotation(well_known.ANNOTATION_CLAIM, "ti-1")
-        .failed(9)
-    )
+    built = job().resumed(3).label(well_known.LABEL_TASK, "digest").claim("ti-1").failed(9)
     assert read_job(built.view()) == read_job(built.obj)
 
 
 def test_everything_that_a_submission_writes_is_read() -> None:
-    values = {
-        well_known.ANNOTATION_SUBMISSION_ID: "digest-2",
-        well_known.ANNOTATION_SPEC_HASH: "hash",
-        well_known.ANNOTATION_SPEC_FIELDS: '{"image":"1a"}',
-        well_known.ANNOTATION_CLAIM: "ti-1",
-        well_known.ANNOTATION_DELIVERED: at(90).isoformat(),
-        well_known.ANNOTATION_DISRUPTIONS: "3",
-        well_known.ANNOTATION_TASK: "{}",
-        well_known.ANNOTATION_GANG: "gang:v1beta1",
-    }
-    built = job().label(well_known.LABEL_ATTEMPT, "2")
-    for key, value in values.items():
-        built.annotation(key, value)
-    read = built.read()
+    key = TaskKey("etl", "run", "train")
+    built = job().label(well_known.LABEL_ATTEMPT, "2").claim("ti-1")
+    built.record(
+        submission_id="digest-2",
+        spec_hash="hash",
+        fields={"image": "1a"},
+        disruptions=3,
+        task=key,
+        placement="gang:v1beta1",
+    )
+    read = built.annotation(well_known.ANNOTATION_DELIVERED, at(90).isoformat()).read()
     assert read.ref == GangRef("team", "train-0", "job-uid")
     assert (read.attempt, read.submission_id, read.spec_hash, read.field_digests) == (
         2,
@@ -51,29 +42,28 @@ def test_everything_that_a_submission_writes_is_read() -> None:
         {"image": "1a"},
     )
     assert (read.claim, read.holds_claim("ti-1"), read.holds_claim("ti-2")) == ("ti-1", True, False)
-    assert (read.delivered_at, read.disruptions, read.task, read.decision) == (at(90), 3, "{}", "gang:v1beta1")
+    assert (read.delivered_at, read.disruptions, read.task_key, read.decision) == (at(90), 3, key, "gang:v1beta1")
 
 
 BROKEN: dict[str, tuple[JobBuilder, str, Any]] = {
-    "digests that are no JSON": (job().annotation(well_known.ANNOTATION_SPEC_FIELDS, "{"), "field_digests", {}),
-    "digests that are a list": (job().annotation(well_known.ANNOTATION_SPEC_FIELDS, "[1]"), "field_digests", {}),
     "no attempt": (job().label(well_known.LABEL_ATTEMPT, ""), "attempt", None),
     "an attempt that is no number": (job().label(well_known.LABEL_ATTEMPT, "x"), "attempt_number", 0),
-    "a count that is no number": (job().annotation(well_known.ANNOTATION_DISRUPTIONS, "-1"), "disruptions", 0),
-    "digests that are nested too deep": (
-        job().annotation(well_known.ANNOTATION_SPEC_FIELDS, "[" * 100_000),
-        "field_digests",
-        {},
-    ),
-    "a task that is nested too deep": (job().annotation(well_known.ANNOTATION_TASK, "[" * 100_000), "task_key", None),
-    "roles that are nested too deep": (job().annotation(well_known.ANNOTATION_ROLES, "[" * 100_000), "roles", ()),
+    "a claim that is no JSON": (job().annotation(well_known.ANNOTATION_CLAIM, "ti-1"), "claim", ""),
+    "a claim that is nested too deep": (job().annotation(well_known.ANNOTATION_CLAIM, "[" * 100_000), "claim", ""),
     "a number that Python does not read": (
-        job().annotation(well_known.ANNOTATION_MAX_TRIES, "9" * 5000),
+        job().annotation(well_known.ANNOTATION_CLAIM, f'{{"id":"ti-1","max_tries":{"9" * 5000}}}'),
         "max_tries",
         None,
     ),
+    "an unknown policy": (
+        job().annotation(
+            well_known.ANNOTATION_CLAIM, '{"id":"ti-1","policies":{"on_kill":"explode","on_finish":"keep"}}'
+        ),
+        "on_kill",
+        None,
+    ),
     "a baseline that Python does not read": (
-        job().annotation(well_known.ANNOTATION_ASSEMBLY_BASELINE, f"1 {'9' * 5000}"),
+        job().annotation(well_known.ANNOTATION_ASSEMBLY_BASELINE, f'{{"other_stops":{"9" * 5000}}}'),
         "assembly_baseline",
         AssemblyBaseline(),
     ),
@@ -106,13 +96,13 @@ def test_ranks_run_side_by_side_and_workers_are_all(spec: dict[str, Any], ranks:
     assert (read.ranks, read.workers) == (ranks, workers)
 
 
-KEPT = '{"manifest.spec.suspend":"1"}'
+KEPT = {"manifest.spec.suspend": "1"}
 STARTERS = {
     "the submission": (job().submitted_suspended(), False, True),
     "the submission, and it runs": (job().started(3), False, False),
     "the submission, and it ran before": (job().submitted_suspended().counts(failed=1), False, False),
     "Kueue": (job().submitted_suspended().label(well_known.LABEL_KUEUE_QUEUE, "q"), True, False),
-    "its user": (job().submitted_suspended().annotation(well_known.ANNOTATION_SPEC_FIELDS, KEPT), True, True),
+    "its user": (job().submitted_suspended().record(fields=KEPT), True, True),
 }
 
 

@@ -11,15 +11,25 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_error, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.view import view_job
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SPEC_FIELDS, ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_RECORD, ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
+from tests.annotations import recorded
 
 STARTED = {"startTime": "2026-01-01T00:01:00Z"}
 
+RECORD = recorded()
 
-def job(*, status: dict[str, Any] | None = None, suspend: bool = False, **metadata: Any) -> dict[str, Any]:
+
+def job(
+    *,
+    status: dict[str, Any] | None = None,
+    suspend: bool = False,
+    annotations: dict[str, str] = RECORD,
+    **metadata: Any,
+) -> dict[str, Any]:
     common = {"name": "a", "namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     spec = {"completions": 4, "parallelism": 4, "suspend": suspend}
-    return {"metadata": {**common, **metadata}, "spec": spec, "status": status or {}}
+    metadata = {**common, "annotations": {**RECORD, **annotations}, **metadata}
+    return {"metadata": metadata, "spec": spec, "status": status or {}}
 
 
 def ended(kind: str, **more: Any) -> dict[str, Any]:
@@ -33,7 +43,7 @@ CASES = {
     "let run, not looked at": (job(), Phase.SUBMITTED, IN_PROGRESS),
     "in a queue": (job(suspend=True, labels={LABEL_KUEUE_QUEUE: "q"}), Phase.QUEUED, IN_PROGRESS),
     "kept suspended": (
-        job(suspend=True, annotations={ANNOTATION_SPEC_FIELDS: '{"manifest.spec.suspend":"x"}'}),
+        job(suspend=True, annotations=recorded(fields={"manifest.spec.suspend": "x"})),
         Phase.QUEUED,
         IN_PROGRESS,
     ),
@@ -78,5 +88,5 @@ def test_the_cause_of_a_failure_is_kept(stored, cause):
 
 
 def test_broken_annotations_do_not_hide_the_record():
-    record = view_job(read_job(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True)))
-    assert (record.submission_id, record.phase) == ("", Phase.SUBMITTED)
+    record = view_job(read_job(job(annotations={ANNOTATION_RECORD: "{"}, suspend=True)))
+    assert (record.submission_id, record.phase, record.state) == ("", Phase.SUBMITTED, SubmissionState.FOREIGN)

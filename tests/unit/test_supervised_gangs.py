@@ -11,13 +11,16 @@ from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.marks import read_mark, to_text
 from airflow_provider_gangjobs.gang.outcome.restarts import (
     LINE_BYTES_MAX,
     LINE_START,
     RESTARTS_KEPT,
     Progress,
+    Progressed,
     ReadableChunks,
     Restart,
+    StreamedTo,
     SupervisorReport,
     describe_restarts,
     parse_line,
@@ -27,8 +30,9 @@ from airflow_provider_gangjobs.gang.outcome.restarts import (
 from airflow_provider_gangjobs.gang.preview import SUPERVISOR_KEY, preview
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, KEY_FILE, SCRIPT, supervisor_programs
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_RESTARTS, FILES_PATH
+from airflow_provider_gangjobs.kube.well_known import FILES_PATH
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 if TYPE_CHECKING:
@@ -89,7 +93,7 @@ def test_supervisor_has_its_variables() -> None:
     assert env["GANG_PROGRESS_TIMEOUT_S"] == "90.5"
     assert env["GANG_STOP_GRACE_S"] == "5"
     assert env["GANG_SUPERVISOR_ADDRESS"] == f"{name}-0.{name}"
-    assert job["metadata"]["annotations"][ANNOTATION_RESTARTS] == "together:2"
+    assert (read_job(job).restarts_max, read_job(job).restarts_alone) == (2, False)
 
 
 def test_files_of_the_supervisor_are_mounted_with_a_key() -> None:
@@ -108,7 +112,7 @@ def test_service_has_the_port_of_the_supervisor() -> None:
 def test_one_rank_restarts_as_a_whole_gang() -> None:
     (job,) = objects_of(spec_of(workers=1), "Job")
 
-    assert job["metadata"]["annotations"][ANNOTATION_RESTARTS] == "together:2"
+    assert (read_job(job).restarts_max, read_job(job).restarts_alone) == (2, False)
 
 
 def test_ranks_without_a_rendezvous_restart_alone() -> None:
@@ -116,7 +120,7 @@ def test_ranks_without_a_rendezvous_restart_alone() -> None:
     (job,) = objects_of(spec, "Job")
 
     assert env_of(pod_of(job)["containers"][0])["GANG_SUPERVISOR_ADDRESS"] == ""
-    assert job["metadata"]["annotations"][ANNOTATION_RESTARTS] == "alone:2"
+    assert (read_job(job).restarts_max, read_job(job).restarts_alone) == (2, True)
     assert objects_of(spec, "Service") == []
 
 
@@ -308,8 +312,9 @@ def test_restarts_that_do_not_fit_into_the_summary_stay_known() -> None:
 def test_report_survives_the_annotation() -> None:
     report = report_of(line("restart", number=2, rank=0), line("progress", step=3, total=12, metrics={"loss": 0.5}))
 
-    assert SupervisorReport.parse(report.to_json()) == report
-    assert SupervisorReport.parse("no JSON") == SupervisorReport()
+    mark = Progressed(report=report, streamed=StreamedTo(log="try", process="p"))
+    assert read_mark(Progressed, to_text(mark)) == mark
+    assert read_mark(Progressed, "no JSON") == Progressed()
 
 
 def test_progress_is_a_line_for_people() -> None:

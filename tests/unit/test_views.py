@@ -53,17 +53,12 @@ LABELS = {
     "batch.kubernetes.io/controller-uid": "controller_uid",
 }
 ANNOTATIONS = {
-    well_known.ANNOTATION_SUBMISSION_ID: "submission_id",
-    well_known.ANNOTATION_SPEC_HASH: "spec_hash",
-    well_known.ANNOTATION_SPEC_FIELDS: "spec_fields",
+    well_known.ANNOTATION_RECORD: "record",
     well_known.ANNOTATION_CLAIM: "claim",
     well_known.ANNOTATION_DELIVERED: "delivered",
-    well_known.ANNOTATION_DISRUPTIONS: "disruptions",
     well_known.ANNOTATION_STOPPED: "stopped",
-    well_known.ANNOTATION_TASK: "task",
-    well_known.ANNOTATION_GANG: "gang",
-    well_known.ANNOTATION_COMPLETION_INDEX: "completion_index",
-    well_known.ANNOTATION_DEFAULT_CONTAINER: "default_container",
+    well_known.COMPLETION_INDEX: "completion_index",
+    well_known.DEFAULT_CONTAINER: "default_container",
 }
 
 
@@ -157,9 +152,7 @@ def test_later_view_keeps_unchanged_values() -> None:
 @pytest.mark.parametrize("part", ["labels", "annotations", "finalizers", "ownerReferences"])
 def test_removed_value_is_missing_in_the_later_view(part: str) -> None:
     intern = view_interner()
-    obj = named("a") | {
-        "metadata": named("a")["metadata"] | {"annotations": {well_known.ANNOTATION_DEFAULT_CONTAINER: "a"}}
-    }
+    obj = named("a") | {"metadata": named("a")["metadata"] | {"annotations": {well_known.DEFAULT_CONTAINER: "a"}}}
     obj["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": "u", "controller": True}]
     without = obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != part}}
     was = decoded(obj, intern)

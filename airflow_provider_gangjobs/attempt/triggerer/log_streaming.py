@@ -198,8 +198,8 @@ class LogStreaming:
         """The task of the gang, as its Job names it. Known with `supervisor_lines`."""
         self.restarts_max: int | None = None
         """How often programs may be restarted in place; `None` if the gang has no supervisors."""
-        self._stored_positions = ""
-        """What the Job says of the positions that other processes have reached."""
+        self._stored_progress = ""
+        """What the Job says of the progress, and of the positions that other processes have reached."""
         self._pods: dict[str, PodView] = {}
         """The pods whose logs may be wanted, by uid, until the streams know them."""
         self._holds: dict[str, asyncio.Task[None]] = {}
@@ -231,7 +231,7 @@ class LogStreaming:
         """Note the positions that other processes have stored."""
         if job.ref != self._args.ref:
             return
-        self._stored_positions = job.view.metadata.annotations.streamed or ""
+        self._stored_progress = job.view.metadata.annotations.progress or ""
         self.restarts_max = job.restarts_max
         if self.restarts_max is not None:
             if self.supervisor_lines is None:
@@ -239,7 +239,7 @@ class LogStreaming:
 
                 self.supervisor_lines = SupervisorLines(alone=job.restarts_alone, on_line=self._on_line)
             self.task = job.task_key
-            self.supervisor_lines.resume(job.view.metadata.annotations.progress)
+            self.supervisor_lines.resume(self._stored_progress)
 
     def observe(self, pods: Sequence[PodView]) -> None:
         """Note where the streamed ranks run. Read the logs of wanted pods that are being deleted."""
@@ -363,7 +363,7 @@ class LogStreaming:
 
         args = self._args
         # Each deferral of a try has a trigger of its own, whose log may replace the log of the one before.
-        store = PositionStore(client, args.ref, self._stored_positions, f"{args.claim}/{args.tracking_errors}")
+        store = PositionStore(client, args.ref, self._stored_progress, f"{args.claim}/{args.tracking_errors}")
         kept_bytes_max = max(args.kept_bytes_max, args.stream_bytes_max)
         wanted = WantedLogs(args.stream_ranks, args.stream_bytes_max, Logs(args.kept_logs), kept_bytes_max)
         streams = GangStreams(store, wanted, output=self, mask=mask, supervisor_lines=self.supervisor_lines)

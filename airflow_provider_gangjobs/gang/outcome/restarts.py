@@ -112,18 +112,6 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     pod: str = ""
     """The pod of rank 0. A gang that its queue has stopped, and that runs again, has others."""
 
-    @classmethod
-    def parse(cls, text: str | None) -> SupervisorReport:
-        """Return the report that `to_json` wrote, as far as it can be read."""
-        try:
-            return msgspec.json.decode(text or "{}", type=cls)
-        except (msgspec.DecodeError, ValueError):
-            return cls()
-
-    def to_json(self) -> str:
-        """Return the report as a text for an annotation of the Job."""
-        return msgspec.json.encode(self).decode()
-
     def with_line(self, line: SupervisorLine) -> SupervisorReport:
         """Return the report with what a line says."""
         match line.event:
@@ -158,6 +146,26 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             lost_s=line.lost_s,
             is_final=True,
         )
+
+
+class StreamedTo(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far logs were streamed into the log of a task (`tracking.logs.limits`)."""
+
+    log: str
+    """Names the log of the task. Positions for another log are of no use."""
+    process: str
+    """Names the process that has streamed."""
+    every_s: float = 0.0
+    """After how many seconds the process writes its positions again; 0 if they are the last ones of the stream."""
+    positions: dict[str, str] = {}
+    """The positions by `LogSource.key`."""
+
+
+class Progressed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The mark on the Job of a gang whose logs are streamed (`ANNOTATION_PROGRESS`)."""
+
+    report: SupervisorReport = SupervisorReport()
+    streamed: StreamedTo | None = None
 
 
 class SupervisorLine(msgspec.Struct, frozen=True, kw_only=True):

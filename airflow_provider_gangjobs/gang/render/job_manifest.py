@@ -5,11 +5,14 @@ The Job is always rendered suspended. The submission resumes it when all other o
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.identity import owned_by, owned_by_job
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.gang.identity import TaskKey, owned_by, owned_by_job
+from airflow_provider_gangjobs.gang.marks import StoredClaim, to_text
 from airflow_provider_gangjobs.gang.queues import Queue
+from airflow_provider_gangjobs.gang.record import Record
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
@@ -22,9 +25,8 @@ from airflow_provider_gangjobs.gang.render.placement import (
 )
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
-from airflow_provider_gangjobs.gang.roles import format_roles, job_set_job_name, role_job_name, roles_of, spec_of_role
+from airflow_provider_gangjobs.gang.roles import job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
-from airflow_provider_gangjobs.gang.spec import WaitUntil
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
-    from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
+    from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
@@ -59,8 +61,8 @@ def render_job(
     queue = Queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
     template = gang_template(spec, manifest, shape, attempt)
     template["metadata"]["annotations"] |= queue.pod_annotations()
-    metadata = _metadata(spec, manifest, attempt, decision, queue, shape)
-    metadata["annotations"] |= _requests_annotation((template, shape.size))
+    record = _record_of(spec, attempt, decision, shape, queue, (template, shape.size))
+    metadata = _metadata(spec, manifest, attempt, queue, record)
     job_spec = {**_job_spec(spec, manifest, shape, decision), "template": template}
     job: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job_spec}
     if decision.placement is Placement.GANG and scheduler is not None:
@@ -68,25 +70,41 @@ def render_job(
     return job
 
 
-def _requests_annotation(*templates: tuple[Object, int]) -> dict[str, str]:
-    """Return what the ranks request together, as an annotation, unless it is nothing.
+def _record_of(
+    spec: GangSpec,
+    attempt: Attempt,
+    decision: PlacementDecision,
+    shape: Shape,
+    queue: Queue,
+    *templates: tuple[Object, int],
+) -> Record:
+    """Return the record of a gang of one Job.
 
-    :param templates: Pod templates, and the number of their ranks.
+    :param templates: The pod templates of the gang, and the number of their ranks.
     """
-    total = total_of((requests_of(template["spec"]), ranks) for template, ranks in templates)
-    return {keys.ANNOTATION_REQUESTS: json.dumps(format_amounts(total), sort_keys=True)} if total else {}
+    key = attempt.key
+    return Record(
+        submission_id=attempt.submission_id,
+        task=key if isinstance(key, TaskKey) else None,
+        spec_hash=spec.hash,
+        fields=spec.field_digests,
+        placement=str(decision),
+        requests=format_amounts(total_of((requests_of(template["spec"]), ranks) for template, ranks in templates)),
+        queue=queue.name,
+        restarts=spec.restarts if spec.is_supervised else None,
+        restarts_alone=spec.is_supervised and shape.size > 1 and rendezvous_of(spec, shape) is None,
+        disruptions=attempt.disruptions,
+    )
 
 
 def render_first_role(
     spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None, shape: Shape
 ) -> Object:
     """Render the main Job of a gang with roles: the Job of the first role, or a Job without pods."""
-    roles = roles_of(spec)
-    annotations = {keys.ANNOTATION_ROLES: format_roles(roles), keys.ANNOTATION_TTL: str(_ttl_s(spec, {}))}
-    annotations |= _requests_annotation(*((role_template(spec, role, attempt), role.size) for role in roles))
-    queue = Queue(shape.kueue_queue, has_job_set=True)
-    metadata = _metadata(spec, {}, attempt, decision, queue, shape_of(spec, {}))
-    metadata["annotations"] |= annotations
+    roles, queue = roles_of(spec), Queue(shape.kueue_queue, has_job_set=True)
+    templates = [(role_template(spec, role, attempt), role.size) for role in roles]
+    record = _record_of(spec, attempt, decision, shape_of(spec, {}), queue, *templates)
+    metadata = _metadata(spec, {}, attempt, queue, replace(record, roles=roles, ttl_s=_ttl_s(spec, {})))
     if shape.kueue_queue is not None:
         return _without_pods(_role_job(spec, roles[0], attempt, decision, None, metadata))
     metadata["labels"][keys.LABEL_GANG_ROLE] = roles[0].name
@@ -117,7 +135,7 @@ def render_role(
     metadata: Object = {
         "name": role_job_name(attempt.name, role.name),
         "namespace": attempt.namespace,
-        **_role_metadata(spec, role, attempt, decision),
+        **_role_metadata(spec, role, attempt),
         "ownerReferences": [owned_by_job(attempt.name, main_job_uid, blocks_deletion=True)],
     }
     job = _role_job(spec, role, attempt, decision, scheduler, metadata)
@@ -161,7 +179,7 @@ def render_job_set(
 def _replicated_job(
     spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision, main_job_uid: str
 ) -> Object:
-    metadata = _role_metadata(spec, role, attempt, decision)
+    metadata = _role_metadata(spec, role, attempt)
     first_job = job_set_job_name(attempt.name, roles_of(spec)[0].name)
     job = _role_job(spec, role, attempt, decision, None, metadata, first_job=first_job)
     metadata["labels"] = {**_without_queue(metadata["labels"]), keys.LABEL_JOB_UID: main_job_uid}
@@ -170,7 +188,7 @@ def _replicated_job(
     return {"name": role.name, "replicas": 1, "template": {"metadata": metadata, "spec": job["spec"]}}
 
 
-def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: PlacementDecision) -> Object:
+def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt) -> Object:
     return {
         "labels": {
             **attempt.claim.labels,
@@ -178,7 +196,7 @@ def _role_metadata(spec: GangSpec, role: RoleRanks, attempt: Attempt, decision: 
             **_labels_of_role_job(attempt),
             keys.LABEL_GANG_ROLE: role.name,
         },
-        "annotations": {**spec.annotations, keys.ANNOTATION_GANG: str(decision)},
+        "annotations": dict(spec.annotations),
     }
 
 
@@ -251,40 +269,12 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str, *, supervisor_k
     return files.config_map_of(own, job=attempt.name, namespace=attempt.namespace, owner=owner)
 
 
-def policy_annotations(policies: Policies) -> dict[str, str]:
-    """Return the annotations that hold the policies of the gang's task."""
-    annotations = {keys.ANNOTATION_ON_KILL: policies.on_kill.value, keys.ANNOTATION_ON_FINISH: policies.on_finish.value}
-    if policies.wait_until is not WaitUntil.ENDED:
-        annotations[keys.ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
-    return annotations
-
-
-def _metadata(
-    spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision, queue: Queue, shape: Shape
-) -> Object:
-    in_manifest = manifest.get("metadata", {})
-    annotations = {
-        keys.ANNOTATION_SUBMISSION_ID: attempt.submission_id,
-        keys.ANNOTATION_SPEC_HASH: spec.hash,
-        keys.ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
-        keys.ANNOTATION_CLAIM: attempt.claim.id,
-        keys.ANNOTATION_GANG: str(decision),
-    }
-    if task := attempt.key.to_json():
-        annotations[keys.ANNOTATION_TASK] = task
-    if (limit := time_limit(spec, manifest)) is not None:
-        annotations[keys.ANNOTATION_TIME_LIMIT] = limit.source
-    if attempt.disruptions:
-        annotations[keys.ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
-    if attempt.claim.policies:
-        annotations |= policy_annotations(attempt.claim.policies)
-    if attempt.claim.max_tries is not None:
-        annotations[keys.ANNOTATION_MAX_TRIES] = str(attempt.claim.max_tries)
-    if spec.is_supervised:
-        together = shape.size == 1 or rendezvous_of(spec, shape) is not None
-        annotations[keys.ANNOTATION_RESTARTS] = f"{'together' if together else 'alone'}:{spec.restarts}"
-    annotations |= queue.annotations()
-    given = {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels}
+def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, queue: Queue, record: Record) -> Object:
+    in_manifest, limit, claim = manifest.get("metadata", {}), time_limit(spec, manifest), attempt.claim
+    source = limit.source if limit is not None else ""
+    stored = StoredClaim(id=claim.id, max_tries=claim.max_tries, policies=claim.policies, time_limit=source)
+    annotations = {keys.ANNOTATION_RECORD: record.to_text(), keys.ANNOTATION_CLAIM: to_text(stored)}
+    given = {**claim.labels, **in_manifest.get("labels", {}), **spec.labels}
     labels = {**given, **queue.labels(), **labels_of(attempt)}
     # With this label, Kueue could let the Job run before the Job has its Service, its files and its group.
     labels.pop(keys.LABEL_KUEUE_QUEUE, None)

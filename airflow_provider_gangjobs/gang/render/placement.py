@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.external import LINK_KEYS
 from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_TIME_LIMIT, LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +168,7 @@ ONE_POD: Final = "one pod"
 
 
 class Placement(StrEnum):
-    """How the pods are placed. The value of `ANNOTATION_GANG` starts with this word."""
+    """How the pods are placed. The text of a decision starts with this word."""
 
     GANG = "gang"
     BASIC = "basic"
@@ -178,7 +178,7 @@ class Placement(StrEnum):
     OFF = "off"
     """The user turned gang scheduling off."""
     REFUSED = "refused"
-    """The submission fails before any object is created, so no annotation has this value."""
+    """The submission fails before any object is created, so no record has this value."""
 
 
 class PlacementDecision(Struct, frozen=True):
@@ -195,7 +195,7 @@ class PlacementDecision(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> PlacementDecision:
-        """Read the value of `ANNOTATION_GANG`. An unknown value is read as `off`."""
+        """Read the text of a decision. An unknown text is read as `off`."""
         placement, _, detail = text.partition(":")
         known = placement in {kind.value for kind in Placement}
         return cls(Placement(placement), detail) if known else cls(Placement.OFF)
@@ -272,22 +272,15 @@ def time_limit(spec: GangSpec, manifest: Mapping[str, Any]) -> TimeLimit | None:
     return min(limits, key=lambda limit: limit.seconds, default=None)
 
 
-def limit_patch_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> dict[str, Any]:
-    """Return the merge patch of the limit of a Job that another try with this limit adopts; empty if the limit
-    stays."""
+def limit_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> tuple[int | None, str]:
+    """Return activeDeadlineSeconds and its source for a gang that another try with this limit adopts."""
     before_s = gang.active_deadline_s
-    if gang.time_limit is None or before_s is None or gang.is_ended or gang.is_stopped:
-        return {}
+    if not gang.time_limit or before_s is None or gang.is_ended or gang.is_stopped:
+        return before_s, gang.time_limit
     if limit is None:
-        return {"metadata": {"annotations": {ANNOTATION_TIME_LIMIT: None}}, "spec": {"activeDeadlineSeconds": None}}
+        return None, ""
     # The Job is younger than its limit. So the sum leaves the try its whole time, whatever the clocks say.
-    seconds = before_s + limit.seconds if limit.is_of_try else max(before_s, limit.seconds)
-    if (seconds, limit.source) == (before_s, gang.time_limit):
-        return {}
-    return {
-        "metadata": {"annotations": {ANNOTATION_TIME_LIMIT: limit.source}},
-        "spec": {"activeDeadlineSeconds": seconds},
-    }
+    return before_s + limit.seconds if limit.is_of_try else max(before_s, limit.seconds), limit.source
 
 
 def _with_margin(seconds: float, source: str, *, is_of_try: bool = False) -> TimeLimit:

@@ -240,7 +240,7 @@ def env_of(rendezvous: Rendezvous, *, address: str, size: int) -> list[dict[str,
 
     :param address: The host name of rank 0.
     """
-    rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
+    rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.COMPLETION_INDEX}']"}}
     values = {"address": address, "port": str(rendezvous.port), "size": str(size)}
     ranks = [{"name": name, "valueFrom": rank} for name in RANK_VARIABLES]
     return [{"name": name, "value": values[value]} for name, value in _VALUES.items()] + ranks
@@ -375,7 +375,7 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_jo
     only in the first role, where both ranks are equal.
     """
     template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt, first_job=first_job)
-    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.ANNOTATION_COMPLETION_INDEX}']"}}
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.COMPLETION_INDEX}']"}}
     env: list[Object] = [
         {"name": keys.ENV_ROLE, "value": role.name},
         {"name": keys.ENV_ROLE_RANK, "valueFrom": index},
@@ -390,9 +390,7 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_jo
         for container in template["spec"].get(kind, []):
             known = [item for item in container["env"] if role.offset == 0 or not is_rank_in_gang(item)]
             container["env"] = env + known
-    metadata = template["metadata"]
-    metadata["labels"] |= {keys.LABEL_GANG_ROLE: role.name}
-    metadata["annotations"] |= {keys.ANNOTATION_RANK_OFFSET: str(role.offset)}
+    template["metadata"]["labels"] |= {keys.LABEL_GANG_ROLE: role.name, keys.LABEL_RANK_OFFSET: str(role.offset)}
     return template
 
 
@@ -480,7 +478,7 @@ def _with_env(container: Object, env: list[Object], task_env: Mapping[str, str],
 
 def _metadata(in_manifest: Object, spec: GangSpec, attempt: Attempt, main: str) -> Object:
     finalizers = [name for name in in_manifest.get("finalizers", []) if name != keys.FINALIZER_HARVEST]
-    annotations = {keys.ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
+    annotations = {keys.DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
     return {
         **{name: value for name, value in in_manifest.items() if name not in {"name", "namespace"}},
         "labels": {**attempt.claim.labels, **in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},

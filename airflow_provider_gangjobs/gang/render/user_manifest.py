@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.client_models import job_of_pod
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER, MAIN_CONTAINER
+from airflow_provider_gangjobs.kube.well_known import DEFAULT_CONTAINER, MAIN_CONTAINER
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -79,7 +79,7 @@ def main_container_name(template: Mapping[str, Any], overrides: Mapping[str, Any
     """
     written = ((one.get("metadata") or {}).get("annotations") or {} for one in (template, overrides))
     for given in (annotations or {}, *reversed(list(written))):
-        if name := given.get(ANNOTATION_DEFAULT_CONTAINER):
+        if name := given.get(DEFAULT_CONTAINER):
             return name
     containers = (template.get("spec") or {}).get("containers") or [{"name": MAIN_CONTAINER}]
     return containers[0].get("name")

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.roles import parse_role_jobs
-from airflow_provider_gangjobs.gang.state.pods import parse_number
 from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S
 from airflow_provider_gangjobs.gang.state.stopped import (
     REASON_JOB_DEADLINE,
@@ -57,7 +55,7 @@ REASON_JOB_MISSING: Final = "JobOfRoleDeleted"
 def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> StoredGang:
     """Read a gang from its main Job and from further Jobs. Jobs of other gangs are ignored.
 
-    Without roles, this is the same as `read_job`, and also if the roles cannot be read: their Jobs are unknown then.
+    Without roles, this is the same as `read_job`, and also if the record cannot be read.
 
     :param others: All Jobs with the gang's label at one moment, with the main Job or without it.
     """
@@ -88,7 +86,7 @@ def is_role_job(job: JobView) -> bool:
 
     The main Job is that of the first role. In a JobSet the Jobs of all roles are role Jobs, also the first one.
     """
-    return job.metadata.labels.gang_role is not None and job.metadata.annotations.roles is None
+    return job.metadata.labels.gang_role is not None and job.metadata.labels.task is None
 
 
 def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> StoredGang:
@@ -114,8 +112,8 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
 
     :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
     """
-    roles = StoredGang(main_job).roles
-    noted = parse_role_jobs(main_job.metadata.annotations.role_jobs)
+    main = StoredGang(main_job)
+    roles, noted = main.roles, main.submitted.role_jobs
     by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
     found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
     jobs = tuple(job for _, job in found)
@@ -128,7 +126,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
         completions=size,
         active_deadline_seconds=max(filter(None, limits_s), default=None),
     )
-    queue = main_job.metadata.annotations.queue if StoredGang(main_job).is_given_to_queue else None
+    queue = main.requested_queue if main.is_given_to_queue else None
     metadata = replace(
         main_job.metadata,
         generation=max((job.metadata.generation for job in jobs), default=main_job.metadata.generation),
@@ -177,7 +175,7 @@ def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
     The time to live begins with the end of the main Job. A main Job without pods is complete with no completions, which
     can be set because its parallelism is 0, too.
     """
-    ttl_s = parse_number(gang.view.metadata.annotations.ttl)
+    ttl_s = gang.record.ttl_s
     if ttl_s is None:
         return None
     spec = {"ttlSecondsAfterFinished": ttl_s}

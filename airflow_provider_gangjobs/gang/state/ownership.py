@@ -114,6 +114,7 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
 
     | the gang | action |
     |---|---|
+    | has a record that cannot be read (`StoredGang.problem`) | leave |
     | is of another installation, or only one of the gang and the sweep has the id of an installation | leave |
     | is followed, or was followed within the grace | leave |
     | is over, and its pods are held | release |
@@ -129,6 +130,8 @@ def decide_sweep(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
     | is live, and its task has ended, as Airflow has confirmed | end |
     | is live | leave |
     """
+    if gang.problem:
+        return _leave(gang.problem)
     if gang.installation != facts.installation:
         return _leave(_other_installation(gang.installation, facts.installation))
     decision = _decide_own(gang, facts)

@@ -129,7 +129,7 @@ def _verdict_by_conditions(gang: StoredGang) -> Verdict | None:
             return None  # the Job controller counts pods that the deletion ends as failed
     else:
         return None
-    indexes, limited_by = gang.status.completed_indexes, gang.time_limit or ""
+    indexes, limited_by = gang.status.completed_indexes, gang.time_limit
     return Verdict(kind, found.reason, found.message, at, indexes, limited_by=limited_by)
 
 
@@ -269,12 +269,16 @@ class SubmissionState(StrEnum):
     """The Job ended, and its outcome was delivered."""
     DELETING = "deleting"
     """The Job is being deleted, however it ended: it can neither be adopted nor delivered."""
+    FOREIGN = "foreign"
+    """The record of the gang cannot be read (`StoredGang.problem`), so nobody follows, adopts or deletes the Job."""
 
 
 def state_of(gang: StoredGang) -> SubmissionState:
     """Return the state as the next submission of the same task or id finds it."""
     if gang.is_being_deleted:
         return SubmissionState.DELETING
+    if gang.problem:
+        return SubmissionState.FOREIGN
     # A gang that outlives its task is delivered while it runs. Until the gang ends, another try may adopt it.
     if gang.is_delivered and (gang.is_over or not gang.outlives_task):
         return SubmissionState.DELIVERED

@@ -40,7 +40,7 @@ _ZERO_TIMES_END: Final = datetime(1971, 1, 1, tzinfo=UTC)
 def rank_of(pod: PodView) -> int | None:
     """Return the rank of the pod in its gang: the completion index, and the number of ranks of the roles before."""
     index = role_rank_of(pod)
-    offset = pod.metadata.annotations.rank_offset
+    offset = pod.metadata.labels.rank_offset
     return index if index is None or offset is None else index + (parse_number(offset) or 0)
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.gang.marks import AssemblyBaseline
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline
 from airflow_provider_gangjobs.gang.state.messages import read_queue_refusal, to_clause
 from airflow_provider_gangjobs.gang.state.reason import (
     GIVEN_UP,

@@ -7,16 +7,15 @@ suspended, which task instance is responsible for it) is one property.
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.roles import parse_roles
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.marks import AssemblyBaseline, StoredClaim, Submitted, read_mark
+from airflow_provider_gangjobs.gang.record import Record, read_record
 from airflow_provider_gangjobs.gang.spec import SUSPEND_FIELD, OnFinish, OnKill, WaitUntil
-from airflow_provider_gangjobs.gang.state.job_annotations import AssemblyBaseline, parse_assembly_baseline
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, parse_number
 from airflow_provider_gangjobs.gang.state.stopped import (
     REASON_JOB_DEADLINE,
@@ -30,6 +29,7 @@ from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
@@ -68,6 +68,21 @@ class StoredGang(Struct, frozen=True):
     # -- identity ----------------------------------------------------------------------------------------------------
 
     @property
+    def record(self) -> Record:
+        """What the gang is; without any value if `problem` says why it cannot be read."""
+        return read_record(self._annotations.record).record
+
+    @property
+    def problem(self) -> str:
+        """Why the record cannot be read, as a part of a sentence; empty if it can."""
+        return read_record(self._annotations.record).problem
+
+    @property
+    def submitted(self) -> Submitted:
+        """What the last step of the submission has found."""
+        return read_mark(Submitted, self._annotations.submitted)
+
+    @property
     def ref(self) -> GangRef:
         metadata = self.view.metadata
         return GangRef(metadata.namespace, metadata.name, metadata.uid)
@@ -88,13 +103,8 @@ class StoredGang(Struct, frozen=True):
         return self.attempt or 0
 
     @property
-    def submission_id(self) -> str | None:
-        return self._annotations.submission_id
-
-    @property
-    def task(self) -> str | None:
-        """The task key as JSON; `None` for the id of a client."""
-        return self._annotations.task
+    def submission_id(self) -> str:
+        return self.record.submission_id
 
     @property
     def task_digest(self) -> str | None:
@@ -108,81 +118,82 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def task_key(self) -> TaskKey | None:
-        return TaskKey.from_json(self.task, installation=self.installation) if self.task else None
+        """The task of the gang; `None` for the id of a client."""
+        return self.record.task
 
     @property
     def on_kill(self) -> OnKill | None:
         """What happens to the live gang of a task that has ended."""
-        text = self._annotations.on_kill
-        return OnKill(text) if text in set(OnKill) else None
+        policies = self.stored_claim.policies
+        return policies.on_kill if policies else None
 
     @property
     def on_finish(self) -> OnFinish | None:
         """What happens to the Job after its outcome was delivered."""
-        text = self._annotations.on_finish
-        return OnFinish(text) if text in set(OnFinish) else None
+        policies = self.stored_claim.policies
+        return policies.on_finish if policies else None
 
     @property
     def outlives_task(self) -> bool:
         """The gang runs on after its task has succeeded, because the task waits only for its start."""
-        return self._annotations.wait_until in {WaitUntil.SUBMITTED, WaitUntil.RUNNING}
+        policies = self.stored_claim.policies
+        return policies is not None and policies.wait_until is not WaitUntil.ENDED
 
     @property
-    def spec_hash(self) -> str | None:
+    def spec_hash(self) -> str:
         """Hash of the parameters from which the Job was made."""
-        return self._annotations.spec_hash
+        return self.record.spec_hash
 
     @property
     def field_digests(self) -> dict[str, str]:
         """Digest of each parameter that was given at the submission."""
-        return _parse_mapping(self._annotations.spec_fields)
+        return self.record.fields
 
     @property
-    def decision(self) -> str | None:
+    def decision(self) -> str:
         """How the pods are placed, in the format of `gang.render.placement.PlacementDecision`."""
-        return self._annotations.gang
+        return self.submitted.placement or self.record.placement
 
     @property
     def requests(self) -> dict[str, str]:
         """What all ranks request together: resource -> quantity; empty if the Job does not say."""
-        return _parse_mapping(self._annotations.requests)
+        return self.record.requests
 
     @property
     def disruptions(self) -> int:
         """Number of consecutive attempts before this one that ended by a disruption."""
-        return parse_number(self._annotations.disruptions) or 0
+        return self.record.disruptions
 
     @property
     def restarts_max(self) -> int | None:
         """How often the programs of the ranks may be restarted in their pods; `None` without supervisors."""
-        return parse_number((self._annotations.restarts or "").rpartition(":")[2])
+        return self.record.restarts
 
     @property
     def restarts_alone(self) -> bool:
         """Each rank is restarted alone, and has as many restarts."""
-        return (self._annotations.restarts or "").startswith("alone:")
+        return self.record.restarts_alone
 
     @property
     def active_deadline_s(self) -> int | None:
         return self.view.spec.active_deadline_seconds
 
     @property
-    def time_limit(self) -> str | None:
+    def time_limit(self) -> str:
         """The parameters of the task from which the provider computed `active_deadline_s`, if it did."""
-        return self._annotations.time_limit
+        return self.stored_claim.time_limit
 
     # -- roles -------------------------------------------------------------------------------------------------------
 
     @property
     def roles(self) -> tuple[RoleRanks, ...]:
         """The roles of the gang in their order; empty for a gang of one Job."""
-        text = self._annotations.roles
-        return parse_roles(text) if text is not None else ()
+        return self.record.roles
 
     @property
     def has_roles(self) -> bool:
         """The gang has one Job for each role."""
-        return self._annotations.roles is not None
+        return bool(self.record.roles)
 
     @property
     def has_job_set(self) -> bool:
@@ -202,23 +213,28 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def lacks_jobs(self) -> bool:
-        """The gang has further Jobs, and their state is not known."""
-        return self.has_roles and not self.jobs
+        """The gang has further Jobs, and their state is not known; or its record does not say which Jobs it has."""
+        return (self.has_roles and not self.jobs) or bool(self.problem)
 
     # -- ownership ---------------------------------------------------------------------------------------------------
 
     @property
-    def claim(self) -> str | None:
-        return self._annotations.claim
+    def stored_claim(self) -> StoredClaim:
+        return read_mark(StoredClaim, self._annotations.claim)
+
+    @property
+    def claim(self) -> str:
+        """Id of the task instance that is responsible for the gang; empty if none is."""
+        return self.stored_claim.id
 
     @property
     def max_tries(self) -> int | None:
         """`max_tries` of the task instance that last held the claim."""
-        return parse_number(self._annotations.max_tries)
+        return self.stored_claim.max_tries
 
     def holds_claim(self, claim: str) -> bool:
         """Return whether the task instance with this id, which is not empty, is responsible for the gang."""
-        return bool(claim) and self._annotations.claim == claim
+        return bool(claim) and self.claim == claim
 
     @property
     def is_dropped(self) -> bool:
@@ -420,7 +436,7 @@ class StoredGang(Struct, frozen=True):
     @property
     def requested_queue(self) -> str | None:
         """Name of the Kueue queue that the submission asks for, before the Job has its label."""
-        return self._annotations.queue
+        return self.record.queue
 
     @property
     def is_queued_by_kueue(self) -> bool:
@@ -430,7 +446,7 @@ class StoredGang(Struct, frozen=True):
     @property
     def is_given_to_queue(self) -> bool:
         """The submission is complete, and has left the start of the Job to its queue."""
-        return self._annotations.queued is not None
+        return self.submitted.is_queued
 
     @property
     def role_names(self) -> tuple[str, ...]:
@@ -438,7 +454,7 @@ class StoredGang(Struct, frozen=True):
 
     @property
     def assembly_baseline(self) -> AssemblyBaseline:
-        return parse_assembly_baseline(self._annotations.assembly_baseline)
+        return read_mark(AssemblyBaseline, self._annotations.assembly_baseline)
 
     @property
     def was_never_admitted(self) -> bool:
@@ -486,11 +502,3 @@ class StoredGang(Struct, frozen=True):
     @property
     def _annotations(self) -> JobAnnotations:
         return self.view.metadata.annotations
-
-
-def _parse_mapping(text: str | None) -> dict[str, str]:
-    try:
-        given = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        return {}
-    return given if isinstance(given, dict) else {}

@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.gang.spec import (
 )
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DEFAULT_CONTAINER, LABEL_KUEUE_QUEUE, MAIN_CONTAINER
+from airflow_provider_gangjobs.kube.well_known import DEFAULT_CONTAINER, LABEL_KUEUE_QUEUE, MAIN_CONTAINER
 
 INDEXED_PARALLELISM_MAX: Final = 100_000
 """Limit of the API server for Indexed Jobs."""
@@ -175,7 +175,7 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
     main = parsed.pod["containers"][0].get("name") if parsed.pod.get("containers") else None
     if main not in (None, *known):
         what = f"names the container {main!r:.80}, which the pods do not have"
-        yield Problem(f"annotations.{ANNOTATION_DEFAULT_CONTAINER}", what, f"Name one of {', '.join(map(str, known))}")
+        yield Problem(f"annotations.{DEFAULT_CONTAINER}", what, f"Name one of {', '.join(map(str, known))}")
         return  # otherwise the image of this container is missing, too
     for path, container in parsed.containers():
         if not container.get("image"):

@@ -22,15 +22,16 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, Resource
 from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by
+from airflow_provider_gangjobs.gang.marks import Submitted
 from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role
-from airflow_provider_gangjobs.gang.roles import format_role_jobs, role_job_name
+from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang
 from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
-from airflow_provider_gangjobs.kube.names import annotation_pointer, pointers_of
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_GANG, ANNOTATION_ROLE_JOBS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.names import pointers_of
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
 from airflow_provider_gangjobs.submission.steps.step import RepeatableStep, Step
 
@@ -69,7 +70,7 @@ class CreateJob(Step, frozen=True):
             raise progress.superseded(f"{progress.where} is kept from a deleted submission")
         if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.submission_id, job)
-        if (job.claim or "") != progress.attempt.claim.id:
+        if job.claim != progress.attempt.claim.id:
             raise RestartSubmission(
                 f"Another try has created {progress.where} in the meantime, and is responsible for it"
             )
@@ -199,15 +200,12 @@ class StartJob(ChangeStep, frozen=True):
 
     async def apply(self, progress: Progress) -> Object:
         metadata = progress.job["metadata"]
-        patch = self._queue(progress).start_patch(progress.stored)
-        annotations = {ANNOTATION_GANG: str(progress.decision)}
-        if progress.role_uids:
-            annotations[ANNOTATION_ROLE_JOBS] = format_role_jobs(progress.role_uids)
-        values = {annotation_pointer(name): value for name, value in annotations.items()}
+        placement = "" if str(progress.decision) == progress.stored.record.placement else str(progress.decision)
+        found = Submitted(placement=placement, role_jobs=progress.role_uids or None)
         return await progress.requests.patch_job_if(
             metadata["name"],
             {f"/metadata/{name}": metadata[name] for name in _COMPARED_FIELDS},
-            values | dict(pointers_of(patch)),
+            dict(pointers_of(self._queue(progress).start_patch(progress.stored, found))),
         )
 
     def note(self, progress: Progress, stored: Object) -> bool:

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
+from airflow_provider_gangjobs.gang.marks import read_mark
+from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, SupervisorReport
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, rank_of, started_at
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, main_source, must_be_read_now, sources_of
@@ -106,14 +107,14 @@ class SupervisorLines:
         return None if pod is None else main_source(pod)
 
     @property
-    def text(self) -> str:
-        """The value of `ANNOTATION_PROGRESS`; empty if no supervisor has written a line."""
-        return self.report.to_json() if self._has_lines else ""
+    def new_report(self) -> SupervisorReport | None:
+        """The report; `None` if no supervisor has written a line."""
+        return self.report if self._has_lines else None
 
-    def resume(self, stored: str | None) -> None:
-        """Begin with what another process has noted."""
+    def resume(self, stored: str) -> None:
+        """Begin with what another process has noted on the Job (`ANNOTATION_PROGRESS`)."""
         if stored and not self._has_lines:
-            self.report = SupervisorReport.parse(stored)
+            self.report = read_mark(Progressed, stored).report
 
     def add(self, source: LogSource, line: SupervisorLine) -> bool:
         """Note a line in a log. Return whether it is new, which it is not if the log is read again."""
@@ -248,16 +249,16 @@ class GangStreams:
 
         The process may be about to end, so this does not wait for the requests of other gangs.
         """
-        positions, progress = self.positions, self._supervisor_lines.text
+        positions, report = self.positions, self._supervisor_lines.new_report
         await self._output.drain(DRAIN_AT_END_S)
-        await self._store.save(positions, every_s=0.0, progress=progress)
+        await self._store.save(positions, every_s=0.0, report=report)
 
     async def _save(self, every_s: float) -> None:
         """Save positions of lines that are in the log of the task also if this process is killed."""
-        positions, progress = self.positions, self._supervisor_lines.text
+        positions, report = self.positions, self._supervisor_lines.new_report
         if await self._output.drain(DRAIN_S):
             async with self._requests:
-                await self._store.save(positions, every_s=every_s, progress=progress)
+                await self._store.save(positions, every_s=every_s, report=report)
 
     async def _stream(self, pod: PodView) -> None:
         source = main_source(pod)

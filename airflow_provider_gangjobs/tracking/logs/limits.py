@@ -11,22 +11,24 @@ time appear a second time, after a note that says so. None is lost. A gang that 
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STREAMED
+from airflow_provider_gangjobs.gang.marks import read_mark, to_text
+from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, StreamedTo
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
 
 
 STREAMS_MAX: Final = 64
@@ -165,8 +167,8 @@ PROCESS: Final = secrets.token_hex(4)
 class PositionStore:
     """The positions of a gang's logs as another process has stored them. Writes those of this process.
 
-    :param stored: The annotation of the Job as this process sees it before it streams; empty if there is none. An
-        unreadable annotation is no position.
+    :param stored: `ANNOTATION_PROGRESS` of the Job as this process sees it before it streams; empty if there is none.
+        An unreadable annotation is no position.
     :param log_id: Names the log of the task into which the logs are streamed, such as a try of the task. The positions
         for another log are of no use, because that log has none of the lines.
     """
@@ -184,37 +186,31 @@ class PositionStore:
         self.repeated_s = 0.0
         """The time before the end of the stream whose lines the stored positions may not include; 0 if the positions
         are the last ones of the stream."""
-        with suppress(ValueError, LookupError, TypeError, AttributeError):
-            self._read(json.loads(stored))
+        known = read_mark(Progressed, stored)
+        self._report = known.report
+        if known.streamed and known.streamed.log == log_id and known.streamed.process != process:
+            self.repeated_s = known.streamed.every_s
+            self.positions = known.streamed.positions
 
-    def _read(self, stored: Mapping[str, Any]) -> None:
-        if stored["log"] == self._log_id and stored["process"] != self._process:
-            positions = {str(key): str(value) for key, value in stored["positions"].items()}
-            self.repeated_s = 0.0 if stored["exact"] else float(stored.get("every_s", SAVE_EVERY_MAX_S))
-            self.positions = positions
-
-    async def save(self, positions: Mapping[str, str], *, every_s: float, progress: str = "") -> None:
+    async def save(
+        self, positions: Mapping[str, str], *, every_s: float, report: SupervisorReport | None = None
+    ) -> None:
         """Write the positions if they have changed. A failure is ignored, because the next call writes them again.
 
         The first call writes them also if there is none yet, so that a process that comes later knows of the stream.
         A process that was killed before is recognized by the time for which the rank runs (`UNNOTED_AFTER_S`).
 
         :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
-        :param progress: What the lines before these positions say about the progress of the gang. It is written by the
-            same request.
+        :param report: What the lines before these positions say about the progress of the gang. It is written by the
+            same request. `None` leaves the report as it is.
         """
         is_exact = not every_s
         if self._saved in ((positions, is_exact), (positions, True)):
             return
-        record = {
-            "log": self._log_id,
-            "process": self._process,
-            "exact": is_exact,
-            "every_s": every_s,
-            "positions": dict(positions),
-        }
-        annotations = {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}
-        patch = {"metadata": {"annotations": annotations | ({ANNOTATION_PROGRESS: progress} if progress else {})}}
+        self._report = report or self._report
+        streamed = StreamedTo(log=self._log_id, process=self._process, every_s=every_s, positions=dict(positions))
+        mark = to_text(Progressed(report=self._report, streamed=streamed))
+        patch = {"metadata": {"annotations": {ANNOTATION_PROGRESS: mark}}}
         ref = self.ref
         with suppress(ClusterError):
             await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, patch)

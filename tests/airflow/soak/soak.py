@@ -29,11 +29,11 @@ from urllib.error import HTTPError
 
 import psutil
 
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_TASK
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from tests.airflow.polling import wait_for
 from tests.airflow.soak.deployment import deployed
 from tests.guarantees.checkers import GRACE_S, Violation, violations
-from tests.guarantees.history import FINAL_STATES, JOBS, ChangeType, History, TaskChange, annotation
+from tests.guarantees.history import FINAL_STATES, JOBS, ChangeType, History, TaskChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -188,8 +188,8 @@ def task_changes(deployment: Deployment, history: History, actions: Sequence[Use
     """Return the changes of all tasks, with what users did, and with the results of the last successes."""
     digests: dict[Instance, str] = {}
     for change in history.of(JOBS):
-        task = json.loads(annotation(change.obj, ANNOTATION_TASK) or "{}")
-        digests[str(task.get("task_id")), int(task.get("map_index", -1))] = change.task
+        if (task := read_job(change.obj).task_key) is not None:
+            digests[task.task_id, task.map_index] = change.task
     rows, results = deployment.states.rows(), deployment.states.results()
     last = {row.instance: row for row in rows}
     found = []

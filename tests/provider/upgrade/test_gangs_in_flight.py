@@ -10,6 +10,7 @@ import pytest
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.airflow.polling import wait_for
@@ -52,7 +53,7 @@ def test_retry_adopts_and_completes_a_submission(old: Golden, moment: str, in_fl
     task.wait_for_pods()
     assert task.job["metadata"]["uid"] == before["metadata"]["uid"] == left.trigger.args.uid
     assert task.job["spec"]["suspend"] is False
-    claim = task.job["metadata"]["annotations"]["gangjobs.airflow/claim"]
+    claim = read_job(task.job).claim
     assert claim == task.context(is_retry=True)["ti"].id != old.data["task_instance"]["id"]
 
 

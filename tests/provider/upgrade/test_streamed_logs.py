@@ -57,7 +57,7 @@ async def test_stream_continues_after_the_last_line_that_was_streamed(plane: Vir
     pod = plane.pod(name, 2)["metadata"]["name"]
     plane.logs[pod] = "rank 2 begins\n"
     (job,) = now.objects("running")["jobs"]
-    plane.log_times[pod] = [_first_time(job["metadata"]["annotations"]["gangjobs.airflow/streamed"])]
+    plane.log_times[pod] = [_first_time(job["metadata"]["annotations"]["gangjobs.airflow/progress"])]
     lines = Lines()
 
     waiting = asyncio.create_task(wait_for_event(TriggerArgs(**kwargs), "ended", lines.log, config=plane.config))

@@ -322,8 +322,8 @@ def train(story: Story) -> None:
 def has_streamed(story: Story) -> bool:
     """Return whether the Job says how far a log was streamed."""
     (job,) = story.objects("jobs")
-    told = json.loads(job["metadata"]["annotations"].get("gangjobs.airflow/streamed", "{}"))
-    return any(told.get("positions", {}).values())
+    told = json.loads(job["metadata"]["annotations"].get("gangjobs.airflow/progress", "{}"))
+    return any(told.get("streamed", {}).get("positions", {}).values())
 
 
 def is_marked(taken: Obj) -> bool:

@@ -1,0 +1,107 @@
+"""Record: what a gang is, in one annotation that is written with its Job and never changed. Pure.
+
+The annotation is JSON: `{"version": 1, "hash": "...", "gang": {...}}`. The hash is that of the text of `gang`, so it
+shows whether somebody has changed the record. A record that cannot be read says nothing about the gang, and
+`RecordReading.problem` says why: such a Job is never followed, adopted, or deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.identity import TaskKey  # noqa: TC001 - msgspec reads the annotations at run time
+from airflow_provider_gangjobs.gang.roles import RoleRanks  # noqa: TC001
+
+VERSION: Final = 1
+"""The format of the record. A release that changes the meaning of a field, or what must be known, increases it."""
+HASH_LENGTH: Final = 16
+RECORDS_KEPT: Final = 1024
+"""How many records a process keeps parsed. A gang has the same record at each look."""
+
+MISSING: Final = "its Job has no record of a gang"
+BROKEN: Final = "the record on its Job cannot be read"
+EDITED: Final = "the record on its Job was changed after it was written"
+NEWER: Final = "the record on its Job has version {}, which only a newer release of the provider reads"
+FOREIGN_REMEDY: Final = (
+    "If nobody needs the Job, delete it with kubectl. If a newer release of the provider has made it, use that release."
+)
+
+
+class Record(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a gang is. The values are those of the submission that has created the Job."""
+
+    submission_id: str = ""
+    """The id of the submission, which the client chose or which belongs to an attempt of the task."""
+    task: TaskKey | None = None
+    """`None` for a submission with an id that its client chose."""
+    spec_hash: str = ""
+    """Hash of everything that shapes the Job."""
+    fields: dict[str, str] = {}
+    """Short digest of each parameter that was given, so that a conflict can name the parameters that differ."""
+    placement: str = ""
+    """How the pods are placed, in the format of `gang.render.placement.PlacementDecision`."""
+    requests: dict[str, str] = {}
+    """What all ranks request together: resource -> quantity."""
+    roles: tuple[RoleRanks, ...] = ()
+    """The roles of the gang in their order; empty for a gang of one Job."""
+    queue: str | None = None
+    """Name of the Kueue LocalQueue that the submission asks for."""
+    restarts: int | None = None
+    """How often the programs of the ranks may be restarted in their pods; `None` without supervisors."""
+    restarts_alone: bool = False
+    """Each rank is restarted alone, and has as many restarts."""
+    disruptions: int = 0
+    """Number of consecutive attempts before this one that ended by a disruption."""
+    ttl_s: int | None = None
+    """`ttlSecondsAfterFinished` that the main Job of a gang with roles gets at the end."""
+
+    def to_text(self) -> str:
+        """Return the value of the annotation."""
+        gang = msgspec.json.encode(self, order="deterministic")
+        return msgspec.json.encode(_Stored(VERSION, _hash_of(gang), msgspec.Raw(gang))).decode()
+
+
+class RecordReading(Struct, frozen=True):
+    """What the annotation of a Job says."""
+
+    record: Record = Record()
+    """Without a value in any field if the record cannot be read."""
+    problem: str = ""
+    """Why the record cannot be read, as a part of a sentence; empty if it can."""
+
+
+@lru_cache(RECORDS_KEPT)
+def read_record(text: str | None) -> RecordReading:
+    """Read the annotation of a Job; `None` if the Job does not have it."""
+    if text is None:
+        return RecordReading(problem=MISSING)
+    try:
+        version = msgspec.json.decode(text, type=_Version).version
+        if version > VERSION:
+            return RecordReading(problem=NEWER.format(version))
+        stored = msgspec.json.decode(text, type=_Stored)
+        gang = bytes(stored.gang)
+        if stored.hash != _hash_of(gang):
+            return RecordReading(problem=EDITED)
+        return RecordReading(msgspec.json.decode(gang, type=Record))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return RecordReading(problem=BROKEN)
+
+
+class _Version(Struct, frozen=True):
+    version: int
+
+
+class _Stored(Struct, frozen=True):
+    version: int
+    hash: str
+    gang: msgspec.Raw
+
+
+def _hash_of(gang: bytes) -> str:
+    return hashlib.sha256(gang).hexdigest()[:HASH_LENGTH]

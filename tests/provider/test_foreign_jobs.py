@@ -1,0 +1,90 @@
+"""A Job whose record cannot be read is told as what it is: nobody follows, deletes, stops, or replaces it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.ending.deliver import deliver
+from airflow_provider_gangjobs.ending.submissions import delete_submission
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.record import EDITED
+from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_RECORD
+from airflow_provider_gangjobs.service import GangService
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
+from tests.annotations import recorded
+from tests.provider.follower import Follower
+from tests.provider.submission_cluster import KEY
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from tests.provider.submission_cluster import SubmissionCluster
+
+EDITED_RECORD = recorded()[ANNOTATION_RECORD].replace("{}", '{"queue":"q"}')
+EDIT = {"metadata": {"annotations": {ANNOTATION_RECORD: EDITED_RECORD}}}
+
+
+@in_virtual_time
+async def test_follower_of_an_edited_record_says_that_the_state_is_unknown() -> None:
+    async with VirtualControlPlane.running() as plane:
+        ref = plane.submit()
+        await plane.until(lambda: len(plane.pods()) == 4)
+        plane.registry.patch(JOBS, ref.name, NAMESPACE, EDIT, PatchKind.MERGE)
+        event = await Follower(plane, ref).event()
+        assert (event.status, event.category, event.message) == (Status.ERROR, Category.UNKNOWN, EDITED)
+        assert "kubectl" in event.remedy
+        assert len(plane.pods()) == 4
+
+
+ENDINGS: dict[str, Callable[[Any, GangRef], Awaitable[object]]] = {
+    "a deletion": lambda api, ref: GangService(api).delete(ref, deleted_by="ana"),
+    "a stop": lambda api, ref: GangService(api).stop(ref, reason="enough"),
+    "the deletion of its submission": lambda api, ref: delete_submission(
+        api, KEY.submission_id(0), namespace=ref.namespace, timeout_s=1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+async def test_ending_of_an_edited_gang_is_refused(cluster: SubmissionCluster, ending: Any) -> None:
+    ref = (await cluster.submit()).ref
+    edit(cluster, ref)
+    before = cluster.jobs()
+
+    with pytest.raises(SubmissionFailed, match=r"changed after it was written.*kubectl"):
+        await ending(cluster.client, ref)
+
+    assert [job["spec"] for job in cluster.jobs()] == [job["spec"] for job in before]
+
+
+async def test_delivery_does_not_delete_an_edited_gang(cluster: SubmissionCluster) -> None:
+    ref = (await cluster.submit(claim="ti-1")).ref
+    cluster.finish_job(ref.name)
+    edit(cluster, ref)
+
+    await deliver(cluster.client, ref, "ti-1", deletes=True)
+
+    assert [job["metadata"]["uid"] for job in cluster.jobs()] == [ref.uid]
+
+
+async def test_submission_neither_adopts_nor_replaces_a_live_edited_gang(cluster: SubmissionCluster) -> None:
+    ref = (await cluster.submit(claim="ti-1")).ref
+    edit(cluster, ref)
+
+    with pytest.raises(SubmissionFailed, match="changed after it was written") as raised:
+        await cluster.submit(claim="ti-2")
+
+    assert not raised.value.retryable
+    assert [job["metadata"]["uid"] for job in cluster.jobs()] == [ref.uid]
+
+
+def edit(cluster: SubmissionCluster, ref: GangRef) -> None:
+    cluster.bench.registry.patch(JOBS, ref.name, ref.namespace, EDIT, PatchKind.MERGE)
