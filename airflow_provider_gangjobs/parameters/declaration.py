@@ -396,8 +396,8 @@ def _marked(entry: str) -> str:
     name = entry.removeprefix(":param ").partition(":")[0]
     if name not in PARAMETERS or not PARAMETERS[name].is_template:
         return entry
-    text, end, rest = entry.rstrip("\n").partition("\n\n")
-    return f"{text} (templated){end}{rest}\n"
+    text, end, heading = entry.partition("\n\n")
+    return f"{text} (templated){end}{heading}" if end else f"{text.rstrip()} (templated)\n"
 
 
 def takes(declaration: Callable[P, None]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:

@@ -384,7 +384,7 @@ async def test_document_describes_each_operation_and_what_it_answers(rest: RestC
     }
     for name, reply in {
         "Submission": submitted,
-        "SubmissionDocument": read,
+        "GangAnswer": read,
         "SubmissionList": listed,
         "ProblemDetails": refused,
     }.items():
