@@ -146,7 +146,9 @@ class Task:
         name = json.dumps(self.run_id)[1:-1]
         assert self.cluster is not None
         listed = self.cluster.call(lambda it: it.registry.list(JOBS))
-        return [job for job in listed if name in job["metadata"]["annotations"].get("gangjobs.airflow/record", "")]
+        return [
+            job for job in listed if name in job["metadata"].get("annotations", {}).get("gangjobs.airflow/record", "")
+        ]
 
     @property
     def pods(self) -> list[dict[str, Any]]:

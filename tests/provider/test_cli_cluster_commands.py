@@ -62,11 +62,11 @@ def test_tidy_that_lost_a_race_says_why_it_left_the_gang(embedded: SandboxThread
     kubeconfig = str(embedded.kubeconfig_path)
     name = asyncio.run(submit_incompletely(kubeconfig))
 
-    async def has_changed(*_: object) -> bool:
+    async def has_changed(*_: object, **__: object) -> bool:
         return False
 
     with monkeypatch.context() as patched:
-        patched.setattr(submissions, "patch_unchanged", has_changed)
+        patched.setattr(submissions, "stop", has_changed)
         assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s"]) == 0
     left = f"default/{name}: leave, because it has changed or was deleted in the meantime"
     assert left in capsys.readouterr().out

@@ -282,7 +282,9 @@ def task_of(embedded: SandboxThread, connection: str) -> Any:
 
     yield make
     for job in embedded.call(lambda it: it.registry.list(JOBS)):
-        if any(task.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/record", "") for task in made):
+        if any(
+            task.run_id in job["metadata"].get("annotations", {}).get("gangjobs.airflow/record", "") for task in made
+        ):
             name, ns = job["metadata"]["name"], job["metadata"]["namespace"]
             with suppress(StatusError):  # the Job was being deleted, and is gone
                 embedded.call(lambda it, n=name, ns=ns: it.registry.delete(JOBS, n, ns, propagation="Background"))
@@ -484,7 +486,9 @@ def test_invalid_argument_fails_without_retries_and_creates_nothing(
 
     jobs = embedded.call(lambda it: it.registry.list(JOBS))
     assert not [
-        job for job in jobs if echoing.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/record", "")
+        job
+        for job in jobs
+        if echoing.run_id in job["metadata"].get("annotations", {}).get("gangjobs.airflow/record", "")
     ]
 
 

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, p
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.messages import to_line
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.kube.text import to_printable
+from airflow_provider_gangjobs.kube.text import to_printable, to_printable_line
 from airflow_provider_gangjobs.plugins.page_text import clean, clean_lines
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
 from tests.unit.builders import REF, pod
@@ -126,7 +126,7 @@ def test_any_progress_of_a_rank_is_told_by_its_supervisor(content: bytes, name: 
         progress = supervisor.read_progress(each, 0.0)
         line = supervisor.encode_line({"event": "progress", "message": name, "at": 1, **progress, "rank": 0})
         found = parse_line(b'unfinished gangjobs-supervisor {"event": ' + line.rstrip(b"\n"))
-        assert found is not None or not name.split()
+        assert found is not None or not to_printable_line(name).split()
         report = SupervisorReport() if found is None else SupervisorReport().with_line(found[1])
         require_printable(msgspec.to_builtins(report))
         require_printable(build_event(REF, Status.FAILED, Phase.FAILED, progress=report.progress).to_payload())
