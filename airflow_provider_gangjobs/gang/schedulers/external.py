@@ -116,7 +116,7 @@ _ADVICE_MISSING: Final = "Ask the administrator of Kueue to create this object, 
 VOLCANO_POD_GROUPS: Final = ApiKind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 VOLCANO_ANNOTATION_GROUP: Final = "scheduling.k8s.io/group-name"
 """Name of the PodGroup. On the pods."""
-ANNOTATION_QUEUE: Final = "scheduling.volcano.sh/queue-name"
+VOLCANO_QUEUE: Final = "scheduling.volcano.sh/queue-name"
 """Name of Volcano's queue. On the pods, where the user sets it; the provider copies it into the PodGroup."""
 DEFAULT_QUEUE: Final = "default"
 """The queue that Volcano creates when it starts."""
@@ -138,7 +138,7 @@ class Volcano(SeparateScheduler):
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         spec: Object = {
             "minMember": group.min_count,
-            "queue": group.pod_annotations.get(ANNOTATION_QUEUE, DEFAULT_QUEUE),
+            "queue": group.pod_annotations.get(VOLCANO_QUEUE, DEFAULT_QUEUE),
         }
         if group.priority_class:
             spec["priorityClassName"] = group.priority_class

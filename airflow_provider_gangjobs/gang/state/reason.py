@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.schedulers.external import ANNOTATION_QUEUE
+from airflow_provider_gangjobs.gang.schedulers.external import VOLCANO_QUEUE
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -410,7 +410,7 @@ CAUSES: Final[Mapping[str, Cause]] = {
     "VolcanoSilent": Cause(
         Category.SCHEDULER_SILENT,
         "Volcano has not processed the PodGroup: its queue {queue} may not exist, or Volcano does not run",
-        f"Correct the annotation {ANNOTATION_QUEUE}, or check that the queue exists and Volcano runs.",
+        f"Correct the annotation {VOLCANO_QUEUE}, or check that the queue exists and Volcano runs.",
     ),
     "YuniKornReserves": Cause(
         Category.SCHEDULER_SILENT,
