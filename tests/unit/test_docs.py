@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperato
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.unknown_parameters import OWN_NAMES
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
-from docs._extensions.parameter_list import listed_parameters as listed
 from gangjobs_sandbox.cluster import SandboxConfig
 from tests.guarantees.checkers import Guarantee
 
@@ -40,6 +39,8 @@ WORDS_MAX = 40_000
 
 def listed_parameters(page: Path) -> list[tuple[str, str]]:
     """The classes and parameters that a page lists, each as the name of the class and the name of the parameter."""
+    from docs._extensions.parameter_list import listed_parameters as listed  # Sphinx is not installed in each lane
+
     return [
         (name, parameter)
         for module, name, section, lines in PARAMETERS.findall(page.read_text())

@@ -115,5 +115,13 @@ def test_requests_that_cannot_be_read_are_left_out() -> None:
     assert (use.waiting, use.wanted) == (1, {})
 
 
+def any_order(schema: Any) -> Any:
+    """The schema with its alternatives in one order. Releases of msgspec write them in different ones."""
+    if isinstance(schema, dict):
+        return {name: any_order(value) for name, value in schema.items()}
+    return sorted(map(any_order, schema), key=json.dumps) if isinstance(schema, list) else schema
+
+
 def test_documented_schema_is_that_of_the_views() -> None:
-    assert json.loads(SCHEMA.read_text()) == msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(GangView)))
+    found = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(GangView)))
+    assert any_order(json.loads(SCHEMA.read_text())) == any_order(found)
