@@ -35,7 +35,7 @@ def report_gang() -> None:
             ),
         ],
         secrets=[Secret("env", "TOKEN", "report-token", "token")],
-        configmaps=["report-settings"],
+        env_from=[k8s.V1EnvFromSource(config_map_ref=k8s.V1ConfigMapEnvSource(name="report-settings"))],
         resources=k8s.V1ResourceRequirements(
             requests={"cpu": "100m", "memory": "64Mi"}, limits={"cpu": "100m", "memory": "64Mi"}
         ),
