@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -142,6 +143,11 @@ def test_python_sample_names_only_what_exists(sample: str) -> None:
                 assert given <= accepted_by(GangJobOperator) | {"python"}
             case ast.Attribute(value=ast.Name(id="hook"), attr=method):
                 assert given <= set(inspect.signature(getattr(GangJobHook, method)).parameters), method
+
+
+@pytest.mark.parametrize("name", ["report_gang.py", "report_pods.py"])
+def test_dag_of_the_migration_guide_is_read(name: str) -> None:
+    runpy.run_path(str(ROOT / "docs" / "samples" / name))
 
 
 def test_samples_are_found() -> None:
