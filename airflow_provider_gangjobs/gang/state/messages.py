@@ -33,9 +33,10 @@ _NODES: Final = re.compile(
     r"(?<!\d)\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL
 )
 _REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
+# Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+_CLAIM_OR_NODE_MISSING: Final = "PodGroupPostFilter plugins: not found"
 _REFUSALS: Final = (
-    # Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
-    ("PodGroupPostFilter plugins: not found", "ClaimOrNodeMissing"),
+    (_CLAIM_OR_NODE_MISSING, "ClaimOrNodeMissing"),
     ("Insufficient", "InsufficientResources"),
     ("Too many pods", "InsufficientResources"),
     ("tasks in gang unschedulable", "InsufficientResources"),
@@ -68,6 +69,11 @@ def cause_of_refusal(message: str) -> str:
 def names_nodes(message: str) -> bool:
     """Return whether a scheduler's message says what is wrong with the nodes."""
     return _NODES.search(message) is not None
+
+
+def names_missing_claim_or_node(message: str) -> bool:
+    """Return whether the scheduler of Kubernetes 1.37 misses a claim of a gang, or the nodes of the cluster."""
+    return _CLAIM_OR_NODE_MISSING in message
 
 
 def is_about_claim(message: str) -> bool:

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.gang.state.messages import (
     cause_of_refused_pods,
     cause_of_unbound_claim,
     is_about_claim,
+    names_missing_claim_or_node,
     names_nodes,
     scheduled_pods,
     summarize_refusal,
@@ -207,7 +208,10 @@ def _find_refusal(inputs: WaitInputs) -> Reason | None:
     group = inputs.podgroup.status.conditions if inputs.podgroup else ()
     failed = next((item for item in group if item.status == "False" and item.reason in POD_GROUP_ERRORS), None)
     if failed is not None:
-        return because("PodGroupError", said=failed.reason, evidence=to_line(failed.message))
+        message = to_line(failed.message)
+        if names_missing_claim_or_node(message):
+            return because("ClaimOrNodeMissing", evidence=message)
+        return because("PodGroupError", said=failed.reason, evidence=message)
     # The message of most pods only says that other pods of the gang are missing: since 1.36, and with other schedulers.
     # The messages about nodes contain the cause.
     messages = {message: count for message, count in inputs.pods.refusals.items() if names_cause(message)}
