@@ -204,6 +204,14 @@ def test_reason_of_a_pod_group_is_heeded(reason, category):
     assert "pods differ" in found.evidence
 
 
+def test_group_of_which_the_scheduler_misses_a_claim_waits_for_a_volume():
+    message = 'error in "DynamicResources" PodGroupPostFilter plugins: not found'
+    failed = condition("PodGroupInitiallyScheduled", "False", "SchedulerError", message)
+    group = view(PodGroupView, {"status": {"conditions": [failed]}})
+    found = observe(job().resumed(1).read(), ranks(4, lambda one: one), group, REF).reason
+    assert found.category is Category.VOLUME_UNAVAILABLE
+
+
 CODES = {
     "Preempted": Category.PREEMPTED,
     "Evicted": Category.EVICTED,
