@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.gang.outcome.event import (
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.render.user_manifest import parse_manifest
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.messages import summarize_refusal
+from airflow_provider_gangjobs.gang.state.messages import read_queue_refusal, summarize_refusal
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.kube import names, quantity, text
@@ -262,13 +262,14 @@ PARSERS: Final[dict[str, Callable[[str], object]]] = {
     "manifest": lambda given: parse_manifest(f"a: {given}\n"),
     "duration": parse_go_duration,
     "message of the scheduler": summarize_refusal,
+    "message of Kueue": lambda given: read_queue_refusal("", 8 * given),  # conditions have up to 32,768 characters
     "line": text.to_printable_line,
     "beginning": lambda given: text.cut_end(given, 1000),
     "end": lambda given: text.keep_end(given, 300),
 }
 
 
-TEXTS: Final = ("a", "1", "1.", " ", "a ", "-a", ".", "a,", "a/", "[", "\n", "\x1b[0m", "x in (")
+TEXTS: Final = ("a", "1", "1.", " ", "a ", "-a", ".", "a,", "a/", "[", "\n", "\x1b[0m", "x in (", "untolerated taint ")
 YAML_TEXTS: Final = ("1", "1:", "[", "{a: ", "- ")
 
 

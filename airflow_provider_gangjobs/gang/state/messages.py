@@ -157,7 +157,11 @@ _BY_FLAVOR: Final = (
     (re.compile(r"insufficient unused quota for \S+ in flavor ([^\s,]+)"), Category.WAITING_FOR_QUOTA),
     (re.compile(r"insufficient quota for \S+ in flavor ([^\s,]+)"), Category.EXCEEDS_MAX_QUOTA),
     (re.compile(r"(?<!in )[Ff]lavor (\S+) (?:doesn't|does not|not found|supports only)"), Category.NO_MATCHING_FLAVOR),
-    (re.compile(r"untolerated taint .*? in flavor ([^\s,]+)"), Category.NO_MATCHING_FLAVOR),
+    # Up to the flavor, and not over another taint, so that the time is linear in the length of the message.
+    (
+        re.compile(r"untolerated taint (?:(?!untolerated taint ).)*? in flavor ([^\s,]+)"),
+        Category.NO_MATCHING_FLAVOR,
+    ),
 )
 """What a message says about one flavor, the mildest first. A workload may wait for each flavor."""
 _ABOUT_TOPOLOGY: Final = re.compile("requested (?:topology )?level|does not support TopologyAwareScheduling")
