@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.cluster.resources import PODS, podgroups
 from airflow_provider_gangjobs.gang.capacity import Capacity, PodUse
 from airflow_provider_gangjobs.gang.gang_lists import ListedJobSpec
 from airflow_provider_gangjobs.gang.identity import gang_selector
+from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
@@ -242,8 +243,9 @@ class _Reader:
 def group_resource_of(gang: StoredGang) -> Resource | None:
     """Return the resource of the group of a gang in the version of its submission; `None` if it has no group."""
     separate = group_resource(gang)
-    placement, _, name = (gang.decision or "").partition(":")  # the format of `PlacementDecision`
-    dialect = find_dialect(name) if placement == "gang" and separate is None else None
+    decision = PlacementDecision.parse(gang.decision)
+    is_native = decision.placement is Placement.GANG and separate is None
+    dialect = find_dialect(decision.detail) if is_native else None
     return podgroups(dialect.version) if dialect is not None else separate
 
 

@@ -24,14 +24,14 @@ from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_wor
 from airflow_provider_gangjobs.cluster.resources import EVENTS, PODS
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.ending.sweep import held_by_gang, last_sign
-from airflow_provider_gangjobs.gang.capacity import ClusterUse, GangDemand, PodUse
+from airflow_provider_gangjobs.gang.capacity import ClusterUse, PodUse
 from airflow_provider_gangjobs.gang.gang_lists import DagUse, Leak, find_leak, leak_of_pods, use_by_dag
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_node, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, placed_at_once
+from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.tracking.explanation import (
     read_snapshot,
 )
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
-from airflow_provider_gangjobs.tracking.wait_evidence import recent_cluster_use
+from airflow_provider_gangjobs.tracking.wait_evidence import demand_of, recent_cluster_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -125,8 +125,10 @@ class Overview:
 class _Evidence:
     """What was read besides the Jobs, by the name of a gang, with its namespace."""
 
-    pods: Mapping[str, Sequence[msgspec.Raw]] = field(default_factory=dict)
+    pods: Mapping[str, Sequence[PodView]] = field(default_factory=dict)
     """The pods that wait."""
+    raw_pods: Mapping[str, Sequence[msgspec.Raw]] = field(default_factory=dict)
+    """The same pods as the server has sent them, which say what they request."""
     has_all_pods: bool = False
     groups: dict[str, PodGroupView] = field(default_factory=dict)
     events: Mapping[str, Sequence[EventView]] = field(default_factory=dict)
@@ -219,10 +221,13 @@ async def _read_assembly(
     with suppress(ClusterError):
         waiting = "status.phase=Pending"
         pods, evidence.has_all_pods = await _list(client, msgspec.Raw, PODS, namespace, LABEL_GANG, waiting)
-        by_gang: dict[str, list[msgspec.Raw]] = defaultdict(list)
-        for pod in pods:
-            by_gang[_gang_of(msgspec.json.decode(pod, type=PodView))].append(pod)
-        evidence.pods = by_gang
+        by_gang: dict[str, list[PodView]] = defaultdict(list)
+        raw_by_gang: dict[str, list[msgspec.Raw]] = defaultdict(list)
+        for raw in pods:
+            pod = msgspec.json.decode(raw, type=PodView)
+            by_gang[_gang_of(pod)].append(pod)
+            raw_by_gang[_gang_of(pod)].append(raw)
+        evidence.pods, evidence.raw_pods = by_gang, raw_by_gang
     for resource in set(filter(None, map(group_resource_of, assembling))):
         with suppress(ClusterError):
             groups, _ = await _list(client, PodGroupView, resource, namespace, LABEL_GANG)
@@ -348,18 +353,15 @@ def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
 
 def _capacity(gang: StoredGang, group: PodGroupView | None, evidence: _Evidence) -> Capacity | None:
     try:
-        pods = [msgspec.json.decode(pod, type=PodUse) for pod in evidence.pods.get(str(gang.ref), ())]
+        pods = [msgspec.json.decode(pod, type=PodUse) for pod in evidence.raw_pods.get(str(gang.ref), ())]
     except msgspec.MsgspecError:
         return None
-    ref = gang.ref
-    at_once = placed_at_once(gang, group)
-    demand = GangDemand.of(pods, namespace=ref.namespace, name=ref.name, ranks=gang.ranks, at_once=at_once)
+    demand = demand_of(gang, group, pods)
     return evidence.use.measure(demand) if demand is not None and evidence.use is not None else None
 
 
 def _pods_of(gang: StoredGang, evidence: _Evidence) -> list[PodView]:
-    pods = (msgspec.json.decode(pod, type=PodView) for pod in evidence.pods.get(str(gang.ref), ()))
-    return pods_of(gang.ref, pods)
+    return pods_of(gang.ref, evidence.pods.get(str(gang.ref), ()))
 
 
 def _is_placed(gang: StoredGang, evidence: _Evidence) -> bool:

@@ -80,12 +80,16 @@ async def measure_capacity(
             pods = await _read_pods(client, job.ref) if pods is None else pods
     except (TimeoutError, ClusterError, msgspec.ValidationError):
         return None
-    at_once = placed_at_once(job, podgroup)
-    ref = job.ref
-    demand = GangDemand.of(pods, namespace=ref.namespace, name=ref.name, ranks=job.ranks, at_once=at_once)
+    demand = demand_of(job, podgroup, pods)
     if demand is None:
         return None
     return use.measure(demand) if use.size < IN_THREAD_MIN else await asyncio.to_thread(use.measure, demand)
+
+
+def demand_of(job: StoredGang, podgroup: PodGroupView | None, pods: Sequence[PodUse]) -> GangDemand | None:
+    """Return what a gang asks of a cluster; `None` if its pods do not show it."""
+    ref, at_once = job.ref, placed_at_once(job, podgroup)
+    return GangDemand.of(pods, namespace=ref.namespace, name=ref.name, ranks=job.ranks, at_once=at_once)
 
 
 async def _read_pods(client: Client, ref: GangRef) -> list[PodUse]:

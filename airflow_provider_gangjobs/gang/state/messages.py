@@ -66,14 +66,14 @@ def cause_of_refusal(message: str) -> str:
     return next((cause for part, cause in _REFUSALS if part in message), "Unschedulable")
 
 
+def cause_of_group_error(message: str) -> str:
+    """Return why a scheduler cannot process a group of pods, by the condition of the PodGroup."""
+    return "ClaimOrNodeMissing" if _CLAIM_OR_NODE_MISSING in message else "PodGroupError"
+
+
 def names_nodes(message: str) -> bool:
     """Return whether a scheduler's message says what is wrong with the nodes."""
     return _NODES.search(message) is not None
-
-
-def names_missing_claim_or_node(message: str) -> bool:
-    """Return whether the scheduler of Kubernetes 1.37 misses a claim of a gang, or the nodes of the cluster."""
-    return _CLAIM_OR_NODE_MISSING in message
 
 
 def is_about_claim(message: str) -> bool:

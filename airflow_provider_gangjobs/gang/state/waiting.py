@@ -16,11 +16,11 @@ from airflow_provider_gangjobs.gang.schedulers.external import names_cause, says
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.messages import (
     VOLUMES_ONLY,
+    cause_of_group_error,
     cause_of_refusal,
     cause_of_refused_pods,
     cause_of_unbound_claim,
     is_about_claim,
-    names_missing_claim_or_node,
     names_nodes,
     scheduled_pods,
     summarize_refusal,
@@ -209,9 +209,7 @@ def _find_refusal(inputs: WaitInputs) -> Reason | None:
     failed = next((item for item in group if item.status == "False" and item.reason in POD_GROUP_ERRORS), None)
     if failed is not None:
         message = to_line(failed.message)
-        if names_missing_claim_or_node(message):
-            return because("ClaimOrNodeMissing", evidence=message)
-        return because("PodGroupError", said=failed.reason, evidence=message)
+        return because(cause_of_group_error(message), said=failed.reason, evidence=message)
     # The message of most pods only says that other pods of the gang are missing: since 1.36, and with other schedulers.
     # The messages about nodes contain the cause.
     messages = {message: count for message, count in inputs.pods.refusals.items() if names_cause(message)}
@@ -272,7 +270,7 @@ def _find_scheduler_silence(inputs: WaitInputs) -> Reason | None:
 
 def placed_at_once(job: StoredGang, group: PodGroupView | None) -> int:
     """Return how many ranks of a gang are placed together: 1 without gang scheduling."""
-    is_gang = (job.decision or "").startswith("gang:")  # the format of `PlacementDecision`
+    is_gang = job.decision.startswith("gang:")  # the format of `PlacementDecision`
     return (_placed_at_once(group) if group else None) or (job.ranks if is_gang else 1)
 
 
