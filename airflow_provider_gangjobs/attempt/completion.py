@@ -56,7 +56,7 @@ from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, R
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE, Phase
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
-from airflow_provider_gangjobs.gang.state.reason import QUEUE_NEVER
+from airflow_provider_gangjobs.gang.state.reason import CAUSES, QUEUE_NEVER, UNPLACED
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT, REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable, to_sentence
 
@@ -76,16 +76,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
 
 
-_UNPLACED: Final = frozenset(
-    {
-        Category.INSUFFICIENT_RESOURCES,
-        Category.NEVER_FITS,
-        Category.NODES_NOT_MATCHING,
-        Category.VOLUME_UNAVAILABLE,
-        Category.POD_GROUP_ERROR,
-        Category.UNSCHEDULABLE,
-    }
-)
+_UNPLACED: Final = frozenset(CAUSES[cause].category for cause in UNPLACED)
 """Categories of gangs that the scheduler cannot place."""
 _APP_ERRORS: Final[dict[str, type[AppFailed]]] = {
     Category.OUT_OF_MEMORY: OutOfMemory,

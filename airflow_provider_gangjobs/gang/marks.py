@@ -14,7 +14,7 @@ missing or that cannot be read is the mark without any value.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -60,6 +60,9 @@ class AssemblyBaseline(Struct, frozen=True, omit_defaults=True):
 
 Mark = TypeVar("Mark", bound=Struct)
 
+UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+"""The errors of a text that is no JSON of the expected type."""
+
 
 def to_text(mark: Struct) -> str:
     """Return the value of the annotation. Equal marks have equal texts."""
@@ -70,5 +73,18 @@ def read_mark(kind: type[Mark], text: str | None) -> Mark:
     """Read an annotation of a Job."""
     try:
         return msgspec.json.decode(text or "{}", type=kind)
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    except UNREADABLE:
         return kind()
+
+
+class _Version(Struct, frozen=True):
+    version: int
+
+
+def read_version(text: str) -> int:
+    """Return the version of an annotation that has one.
+
+    Raises:
+        UNREADABLE: the text is no JSON object with a version.
+    """
+    return msgspec.json.decode(text, type=_Version).version

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import TaskKey  # noqa: TC001 - msgspec reads the annotations at run time
+from airflow_provider_gangjobs.gang.marks import UNREADABLE, read_version
 from airflow_provider_gangjobs.gang.roles import RoleRanks  # noqa: TC001
 
 VERSION: Final = 1
@@ -81,7 +82,7 @@ def read_record(text: str | None) -> RecordReading:
     if text is None:
         return RecordReading(problem=MISSING)
     try:
-        version = msgspec.json.decode(text, type=_Version).version
+        version = read_version(text)
         if version > VERSION:
             return RecordReading(problem=NEWER.format(version))
         stored = msgspec.json.decode(text, type=_Stored)
@@ -89,12 +90,8 @@ def read_record(text: str | None) -> RecordReading:
         if stored.hash != _hash_of(gang):
             return RecordReading(problem=EDITED)
         return RecordReading(msgspec.json.decode(gang, type=Record))
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    except UNREADABLE:
         return RecordReading(problem=BROKEN)
-
-
-class _Version(Struct, frozen=True):
-    version: int
 
 
 class _Stored(Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.gang.marks import UNREADABLE, read_version
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.kube.views import Condition, end_condition, find_true_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
@@ -73,10 +74,6 @@ class Stopped(Struct, frozen=True, omit_defaults=True):
     """What the text is about, such as the image that cannot be pulled."""
 
 
-class _Version(Struct, frozen=True):
-    version: int
-
-
 BY_CLEANUP: Final = Stopped(
     Stopper.CLEANUP,
     "the submission stopped half-way and was not continued",
@@ -124,10 +121,10 @@ def format_stopped(stopped: Stopped) -> str:
 def parse_stopped(value: str) -> Stopped:
     """Return the mark that an annotation has. A mark that cannot be read says so, because the gang is stopped."""
     try:
-        version = msgspec.json.decode(value, type=_Version).version
+        version = read_version(value)
         if version == VERSION:
             return msgspec.json.decode(value, type=Stopped)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         return _unreadable(f"the Job is marked as stopped, and the mark cannot be read ({error})")
     return _unreadable(f"the Job has a mark of version {version}, which another version of the provider has written")
 
