@@ -66,7 +66,7 @@ NOT_IN_ADDRESSES: Final = frozenset({"", ".", ".."})
 
 
 class GangAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is told of a gang, and what its ranks have written."""
+    """The view of a gang, and what its ranks have written."""
 
     gang: GangView
     logs: tuple[RankLog, ...] = ()

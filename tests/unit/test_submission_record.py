@@ -1,4 +1,4 @@
-"""What a person is told of a submission by its stored Job alone."""
+"""The view of a submission of which only the Job was read."""
 
 from __future__ import annotations
 
