@@ -63,16 +63,14 @@ async def delete(
 
     :param seen: The Job as it was just read, which saves the first read.
     :param foreground: Delete in the foreground in any case, see `_propagation_of`.
-    :param deleted_by: Who deletes the gang on purpose. The Job says so before it is deleted, because whoever follows
-        the gang sees only the last state of the Job.
+    :param deleted_by: Who deletes the gang on purpose. A Job that may be deleted says so before the DELETE, because
+        whoever follows the gang sees only the last state of the Job.
 
     Raises:
         Conflict: others changed the Job before each try.
         ClusterError: it is unknown whether the Job is deleted.
     """
-    if deleted_by:
-        await requests.patch_job(ref, {"metadata": {"annotations": {ANNOTATION_DELETED_BY: deleted_by}}})
-    deletion = _GangDeletion(requests, only_if, foreground)
+    deletion = _GangDeletion(requests, only_if, foreground, deleted_by)
 
     async def judge_and_delete() -> Deletion:
         nonlocal seen
@@ -119,6 +117,7 @@ class _GangDeletion:
     requests: RetryingRequests
     only_if: Callable[[StoredGang], bool]
     foreground: bool
+    deleted_by: str
     gang: StoredGang | None = field(default=None, init=False)
     """The gang as it was last judged."""
     may_be_deleted: bool = field(default=False, init=False)
@@ -143,7 +142,7 @@ class _GangDeletion:
                 is_deleted = self.may_be_deleted and "deletionTimestamp" in stored["metadata"]
                 return Deletion(deleted=gang) if is_deleted else Deletion(kept=gang)
         try:
-            version = await self._prevent_success(gang, stored)
+            version = await self._prevent_success(gang, await self._say_who_deletes(stored))
         except NotFound:
             return self.gone()
         propagation = PropagationPolicy.FOREGROUND if self.foreground else _propagation_of(read_job(version))
@@ -155,6 +154,14 @@ class _GangDeletion:
             self.may_be_deleted = self.may_be_deleted or error.may_have_applied
             raise
         return Deletion(deleted=gang)
+
+    async def _say_who_deletes(self, stored: Object) -> Object:
+        """Write who deletes the gang on the version that was judged. Return the version with this mark."""
+        mark = {ANNOTATION_DELETED_BY: self.deleted_by}
+        if not self.deleted_by or mark.items() <= stored["metadata"].get("annotations", {}).items():
+            return stored
+        body = {"metadata": {"annotations": mark}}
+        return await patch_version(self.requests.client, JOBS, stored["metadata"], body)
 
     async def _prevent_success(self, gang: StoredGang, stored: Object) -> Object:
         """Make the changes on which the deletion depends, and return the version to delete."""
