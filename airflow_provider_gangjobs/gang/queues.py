@@ -150,6 +150,20 @@ def queue_problems(
     return tuple(problems)
 
 
+def topology_problem(topology: str, dialect: str | None) -> Problem | None:
+    """Return why the pods of a gang without a queue cannot be placed by its `topology`; `None` if nothing is known.
+
+    :param dialect: The version of the Workload API that places the gang; `None` if something else places the pods.
+    """
+    if dialect is None:
+        remedy = 'Give queue_name, or gang_scheduler="native", or use affinity'
+        return Problem("topology", "is given without queue_name, and the Workload API does not place the pods", remedy)
+    if topology.startswith("preferred:"):
+        remedy = "Give required:LABEL, or queue_name"
+        return Problem("topology", f"is {topology}, and the Workload API knows no preference", remedy)
+    return None
+
+
 def name_parameter(parameter: str, connection_defaults: Collection[str]) -> str:
     """Return the name of a parameter for messages, which say if the value comes from the connection."""
     return f"extra {parameter} of the connection" if parameter in connection_defaults else parameter

@@ -279,8 +279,10 @@ def gang_job_parameters(
         manifest, else to the extra `queue_name` of the connection, else to no queue.
     :param queue_priority: Name of the Kueue WorkloadPriorityClass that orders the gangs of a queue. Defaults to the
         priority of the pods.
-    :param topology: `required:LABEL` or `preferred:LABEL`: Kueue places all pods on nodes with the same value of this
-        node label, which must be a level of the Topology of the queue. Defaults to any nodes.
+    :param topology: `required:LABEL` or `preferred:LABEL`: all pods get nodes with the same value of this node label.
+        In a queue, Kueue chooses the nodes, and the label must be a level of the Topology of the queue. Without a
+        queue, the Workload API does, if its gate `TopologyAwareWorkloadScheduling` is on; it knows `required` only.
+        Defaults to any nodes.
 
     Time limits and failures
 

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, F
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover, read_api_group
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.placement import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
@@ -28,6 +29,7 @@ from airflow_provider_gangjobs.gang.schedulers.workload_api import (
     DISCOVERED_DIALECTS,
     Dialect,
     JobSchedulingDialect,
+    PodGroupDialect,
     newer_dialects,
     select_dialect,
     wanted_versions,
@@ -202,6 +204,32 @@ async def why_unusable(client: Client, dialect: Dialect, namespace: str) -> str:
         return Answer(reason, EXPIRY_S)
 
     return await cached_read(client, (why_unusable, dialect.version), read)
+
+
+TOPOLOGY_GATE: Final = "TopologyAwareWorkloadScheduling"
+
+
+async def require_topology(client: Client, dialect: Dialect, namespace: str) -> None:
+    """Return if the API server keeps the topology of a group. The scheduler needs the feature gate, too.
+
+    :param namespace: The namespace of the dry run, in which the provider may create Workloads.
+
+    Raises:
+        InvalidGangSpec: the server drops the topology.
+        ClusterError: this is unknown.
+    """
+    in_objects = PodGroupDialect(dialect.version) if isinstance(dialect, JobSchedulingDialect) else dialect
+
+    async def read() -> Answer[bool]:
+        group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE, topology="kubernetes.io/hostname")
+        kind, workload = in_objects.objects[0], in_objects.workload(group, "") or {}
+        template = workload["spec"]["podGroupTemplates"][0]
+        template.pop("disruptionMode")  # which has a gate of its own
+        return Answer(await _keeps_spec(client, kind, workload, namespace), EXPIRY_S)
+
+    if not await cached_read(client, (require_topology, in_objects.version), read):
+        problem = f"is given without queue_name, and the API server drops it: its gate {TOPOLOGY_GATE} is off"
+        raise InvalidGangSpec((Problem("topology", problem, "Switch the gate on, give queue_name, or use affinity"),))
 
 
 async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:

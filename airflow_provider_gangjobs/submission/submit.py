@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import secrets
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -59,6 +60,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
 )
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler
+from airflow_provider_gangjobs.gang.schedulers.workload_api import Dialect
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, is_live
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error
@@ -78,6 +80,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     differing_fields,
     gang_of_later_try,
 )
+from airflow_provider_gangjobs.submission.capabilities import require_topology
 from airflow_provider_gangjobs.submission.steps.jobs import conflict
 from airflow_provider_gangjobs.submission.steps.order import steps_of
 from airflow_provider_gangjobs.submission.steps.placement import (
@@ -412,6 +415,10 @@ class _SubmissionRun(Struct, frozen=True):
         if depends_on_queue(self.spec, self.shape, self.discovered):
             queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
         decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where, queue=queue)
+        if self.shape.group_topology and isinstance(scheduler, Dialect):
+            with _step(self.where, "find out whether the cluster places gangs by topology"):
+                client, namespace = self.requests.client, self.requests.namespace
+                await self.requests.retry(partial(require_topology, client, scheduler, namespace))
         if isinstance(scheduler, YuniKorn):
             scheduler = YuniKorn(nonce=secrets.token_hex(8))
         attempt = build_attempt(

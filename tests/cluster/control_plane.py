@@ -83,6 +83,7 @@ class ControlPlane:
         binary: the program that is all four components.
         folder: where it keeps its data, certificates and logs.
         workload_with_job: whether the Job controller's own Workload integration is on.
+        more_gates: further feature gates of the API server and the scheduler.
         service_accounts: whether the admission of pods looks up their ServiceAccount, and mounts its token.
     """
 
@@ -91,6 +92,7 @@ class ControlPlane:
     folder: Path
     workload_with_job: bool = False
     service_accounts: bool = False
+    more_gates: tuple[str, ...] = ()
     admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     port: int = 0
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
@@ -305,7 +307,7 @@ class ControlPlane:
 
     def _gates(self, gates: tuple[str, ...]) -> list[str]:
         wanted = (gate for gate in gates if gate != "WorkloadWithJob" or self.workload_with_job)
-        return _switched_on("feature-gates", wanted)
+        return _switched_on("feature-gates", (*wanted, *self.more_gates))
 
     def _serving_flags(self) -> tuple[str, ...]:
         """The flags with the certificate. Without them each component would generate RSA keys, which takes CPU time."""
@@ -367,16 +369,15 @@ def _switched_on(flag: str, names: Iterable[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def running_plane(
-    release: str, folder: Path, *, workload_with_job: bool = False, service_accounts: bool = False
-) -> Iterator[ControlPlane]:
-    """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
+def running_plane(release: str, folder: Path, **settings: Any) -> Iterator[ControlPlane]:
+    """A control plane while the block runs. Without its binary the test is skipped, except in CI.
+
+    :param settings: Further fields of the control plane.
+    """
     built, _ = release_flags(release)
     if not BUILDER.is_current(built):
         skip_or_fail(missing_program(built))
-    plane = ControlPlane(
-        release, binary(built), folder, workload_with_job=workload_with_job, service_accounts=service_accounts
-    )
+    plane = ControlPlane(release, binary(built), folder, **settings)
     try:
         plane.start()
         yield plane

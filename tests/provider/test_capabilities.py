@@ -74,6 +74,24 @@ async def test_dry_runs_refuse_a_version_with_other_fields():
         assert await why_unusable(cluster.client, PodGroupDialect("v1alpha2"), NAMESPACE) != ""
 
 
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"topology": "required:zone"}, "its gate TopologyAwareWorkloadScheduling is off"),
+        ({"topology": "preferred:zone"}, "is preferred:zone, and the Workload API knows no preference"),
+        ({"topology": "required:zone", "gang": "off"}, "and the Workload API does not place the pods"),
+        ({"topology": "required:zone", "gang_scheduler": "yunikorn"}, "and the Workload API does not place the pods"),
+    ],
+    ids=["gate that is off", "preference", "no gang", "other scheduler"],
+)
+@pytest.mark.parametrize("native", ["native", "job-scheduling"])
+async def test_topology_without_a_queue_is_refused_where_nothing_acts_on_it(cluster, native, parameters, problem):
+    spec = gang(**{"gang_scheduler": native, **parameters})
+    with pytest.raises(InvalidGangSpec, match=problem):
+        await GangService(cluster.client).submit(spec, submission_id="a")
+    assert cluster.jobs() == []
+
+
 async def test_newer_version_whose_dry_run_has_no_answer_is_unknown_and_tried_again(cluster, monkeypatch):
     monkeypatch.setattr(capabilities, "newer_dialects", lambda served: [PodGroupDialect("v1beta1")])
     monkeypatch.setattr(capabilities, "select_dialect", lambda served: None)

@@ -279,7 +279,6 @@ REFUSED = {
         "is team, and the label kueue.x-k8s.io/queue-name is other",
     ),
     "priority without a queue": ({"queue_priority": "high"}, "queue_priority", "without queue_name"),
-    "topology without a queue": ({"topology": "required:zone"}, "topology", "without queue_name"),
     "topology of another form": ({"queue_name": "q", "topology": "zone"}, "topology", "'zone'"),
     "partial admission": (
         {"annotations": PARTIAL},

@@ -413,6 +413,9 @@ TEMPLATE_REFERENCES = {
 }
 
 
+DISRUPTED_TOGETHER = {"v1alpha2": "PodGroup", "v1alpha3": {"all": {}}, "v1beta1": {"all": {}}}
+
+
 @pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
 def test_pod_group_names_its_template_as_the_release_does(name):
     dialect = find_dialect(name)
@@ -423,7 +426,8 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     )
     assert workload is not None
     assert group is not None
-    policy = {"schedulingPolicy": {"gang": {"minCount": 3}}, "priorityClassName": "high"}
+    scheduling = {"schedulingPolicy": {"gang": {"minCount": 3}}, "disruptionMode": DISRUPTED_TOGETHER[name]}
+    policy = {**scheduling, "priorityClassName": "high"}
     assert workload["spec"]["podGroupTemplates"] == [{"name": "gang", **policy}]
     assert group["spec"] == {**TEMPLATE_REFERENCES[name], **policy}
     assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
@@ -434,11 +438,19 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     }
 
 
+@pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
+def test_group_and_its_template_name_the_topology_of_a_gang_without_a_queue(name):
+    dialect, group = find_dialect(name), replace(WORKLOAD_GROUP, topology="example.com/rack")
+    wanted = {"topology": [{"key": "example.com/rack"}]}
+    assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0]["schedulingConstraints"] == wanted
+    assert dialect.pod_group(group, "", "")["spec"]["schedulingConstraints"] == wanted
+
+
 def test_job_scheduling_sets_the_field_of_the_job():
     dialect = find_dialect("job-scheduling")
     assert dialect is not None
     spec = dialect.with_link(CREATED_JOB, WORKLOAD_GROUP)["spec"]
-    assert spec["scheduling"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    assert spec["scheduling"] == {"schedulingPolicy": {"gang": {"minCount": 3}}, "disruptionMode": {"all": {}}}
     assert spec["template"] == CREATED_JOB["spec"]["template"]
     assert dialect.workload(WORKLOAD_GROUP, "job-uid") is None
     assert dialect.pod_group(WORKLOAD_GROUP, "job-uid", "") is None

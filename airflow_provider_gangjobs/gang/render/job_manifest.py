@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import TaskKey, owned_by, owned_by_job
 from airflow_provider_gangjobs.gang.marks import StoredClaim, to_text
-from airflow_provider_gangjobs.gang.queues import Queue
+from airflow_provider_gangjobs.gang.queues import Queue, parse_topology
 from airflow_provider_gangjobs.gang.record import Record
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.placement import (
@@ -235,11 +235,13 @@ def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
     """Return the scheduling group of the pods of a rendered Job, which all Jobs of a gang share."""
     metadata, template = job["metadata"], job["spec"]["template"]
     gang = metadata["labels"][keys.LABEL_GANG]
+    topology = parse_topology(shape.group_topology) if shape.group_topology else None
     return SchedulingGroup(
         name=gang,
         namespace=metadata["namespace"],
         size=shape.size,
         min_count=shape.min_count or shape.size,
+        topology=topology[1] if topology else None,
         priority_class=template["spec"].get("priorityClassName"),
         labels={keys.LABEL_GANG: gang},
         pod_annotations=template.get("metadata", {}).get("annotations", {}),

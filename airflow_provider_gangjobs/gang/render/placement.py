@@ -56,10 +56,17 @@ class Shape(Struct, frozen=True):
     """Which of `queue_name` and `queue_priority` come from the connection."""
     scheduler_name: str | None = None
     """`schedulerName` of the pods; `None` if the default scheduler places them."""
+    topology: str | None = None
+    """`required:LABEL` or `preferred:LABEL`; `None` for any nodes."""
 
     @property
     def size(self) -> int:
         return self.completions or self.parallelism
+
+    @property
+    def group_topology(self) -> str | None:
+        """The topology of the gang if no queue decides about it. One pod has each topology."""
+        return None if self.kueue_queue is not None or is_single_pod(self) else self.topology
 
 
 def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
@@ -87,6 +94,7 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
         kueue_queue=spec.queue_name or labels.get(LABEL_KUEUE_QUEUE),
         kueue_priority=spec.queue_priority or labels.get(LABEL_KUEUE_PRIORITY),
         scheduler_name=scheduler_name,
+        topology=spec.topology,
     )
 
 

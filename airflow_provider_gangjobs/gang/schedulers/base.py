@@ -54,6 +54,8 @@ class SchedulingGroup:
     labels: Mapping[str, str] = field(default_factory=dict)
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the pods. Some schedulers read settings from them, such as the name of a queue."""
+    topology: str | None = None
+    """Label of nodes. All pods of the group get nodes with the same value of it."""
 
 
 class Guarantee(Struct, frozen=True):

@@ -5,6 +5,11 @@
   objects, and which excludes a `schedulingGroup`. If the feature gate is off in the Job controller, no controller acts
   on the field. The API does not show this, so discovery never selects this dialect.
 
+The disruption mode says that the pods of a group are preempted together, because a gang that loses a rank is lost. A
+scheduler that weighs the ranks one by one takes the youngest pods, and ends a whole gang for the place of one pod. A
+server whose feature gate is off drops the field, and the gang is placed all the same. Where the gate of
+`schedulingConstraints` is off, a gang with a topology is refused (`submission.capabilities`).
+
 To add a dialect, add a class and an entry in `DISCOVERED_DIALECTS`.
 """
 
@@ -48,8 +53,8 @@ def metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) ->
     }
 
 
-def gang_policy(group: SchedulingGroup) -> Object:
-    return {"gang": {"minCount": group.min_count}}
+def constraints(group: SchedulingGroup) -> Object:
+    return {"schedulingConstraints": {"topology": [{"key": group.topology}]}} if group.topology else {}
 
 
 def priority(group: SchedulingGroup) -> Object:
@@ -78,6 +83,16 @@ class Dialect(GangScheduler):
     def is_served(self, served: Mapping[str, Collection[str]]) -> bool:
         """Return whether a cluster serves the resources of the dialect, by the plural names of each version."""
         return set(served.get(self.version, ())) >= REQUIRED_RESOURCES
+
+    def scheduling(self, group: SchedulingGroup) -> Object:
+        """Render how the pods of a group are placed and preempted."""
+        policy = {"schedulingPolicy": {"gang": {"minCount": group.min_count}}}
+        return {**policy, **constraints(group), "disruptionMode": self.disruption_mode}
+
+    @property
+    def disruption_mode(self) -> Any:
+        """The value that says that all pods of a group are preempted together."""
+        return {"all": {}}
 
     def workload_with(self, group: SchedulingGroup, job_uid: str, groups: Object) -> Object:
         """Render the Workload with these groups."""
@@ -108,11 +123,11 @@ class PodGroupDialect(Dialect):
         return bool(stored.get("podGroupName") == group.name)
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        template = {"name": TEMPLATE_NAME, "schedulingPolicy": gang_policy(group), **priority(group)}
+        template = {"name": TEMPLATE_NAME, **self.scheduling(group), **priority(group)}
         return self.workload_with(group, job_uid, {"podGroupTemplates": [template]})
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """Render the PodGroup, which repeats the policy of its template."""
+        """Render the PodGroup, which repeats its template."""
         owners = (
             owned_by_job(group.name, job_uid),
             owned_by(f"{API_GROUP}/{self.version}", "Workload", group.name, workload_uid),
@@ -121,7 +136,7 @@ class PodGroupDialect(Dialect):
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "PodGroup",
             "metadata": metadata(group, ObjectPurpose.PODGROUP, *owners),
-            "spec": {**self.template_reference(group), "schedulingPolicy": gang_policy(group), **priority(group)},
+            "spec": {**self.template_reference(group), **self.scheduling(group), **priority(group)},
         }
 
     def template_reference(self, group: SchedulingGroup) -> Object:
@@ -134,6 +149,10 @@ class V1Alpha2Dialect(PodGroupDialect):
     """The PodGroup of 1.36 refers to its template by `spec.podGroupTemplateRef.workload`."""
 
     name: str = "v1alpha2"
+
+    @property
+    def disruption_mode(self) -> Any:
+        return "PodGroup"
 
     def template_reference(self, group: SchedulingGroup) -> Object:
         reference = {"workloadName": group.name, "podGroupTemplateName": TEMPLATE_NAME}
@@ -152,7 +171,7 @@ class JobSchedulingDialect(Dialect):
         return "v1beta1"
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        return {**job, "spec": {**job["spec"], "scheduling": {"schedulingPolicy": gang_policy(group)}}}
+        return {**job, "spec": {**job["spec"], "scheduling": self.scheduling(group)}}
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
         policy = job.get("spec", {}).get("scheduling", {}).get("schedulingPolicy", {})

@@ -41,7 +41,7 @@ def check_queue_parameters(parsed: ParsedSpec) -> Iterator[Problem]:
     if spec.queue_priority is not None and not (spec.queue_name or labels.get(LABEL_KUEUE_QUEUE)):
         yield Problem("queue_priority", "is given without queue_name", "Give queue_name, or use priority_class")
     if spec.topology is not None:
-        yield from _topology(spec.topology, has_queue=bool(spec.queue_name or labels.get(LABEL_KUEUE_QUEUE)))
+        yield from _topology(spec.topology)
     if PARTIAL_ADMISSION in annotations and spec.gang != GangPolicy.OFF:
         yield Problem(
             f"annotations.{PARTIAL_ADMISSION}",
@@ -56,14 +56,12 @@ def check_queue_parameters(parsed: ParsedSpec) -> Iterator[Problem]:
         )
 
 
-def _topology(value: str, *, has_queue: bool) -> Iterator[Problem]:
+def _topology(value: str) -> Iterator[Problem]:
     found = parse_topology(value)
     if found is None:
         yield Problem("topology", f"is {value!r}", "Give required:LABEL or preferred:LABEL")
     elif wrong := names.problem_with_qualified_name(found[1]):
-        yield Problem("topology", wrong, "Give the label of nodes that is a level of the Topology")
-    elif not has_queue:
-        yield Problem("topology", "is given without queue_name", "Give queue_name, or use affinity")
+        yield Problem("topology", wrong, "Give a label of nodes; in a queue, one that is a level of its Topology")
 
 
 _RESERVED_POD_LABELS: Final = frozenset({"controller-uid", "job-name"})

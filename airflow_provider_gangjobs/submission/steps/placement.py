@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.gang.queues import (
     name_parameter,
     parse_topology,
     queue_problems,
+    topology_problem,
     unnamed_roles_error,
 )
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job
@@ -50,7 +51,12 @@ from airflow_provider_gangjobs.gang.schedulers.external import (
     select_scheduler,
     topology_guarantee,
 )
-from airflow_provider_gangjobs.gang.schedulers.workload_api import JOB_SCHEDULING, JobSchedulingDialect, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.workload_api import (
+    JOB_SCHEDULING,
+    Dialect,
+    JobSchedulingDialect,
+    select_dialect,
+)
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.steps.jobs import CreateOwned
@@ -282,6 +288,7 @@ def select_placement(
 
     Raises:
         GangUnsupported: a gang is required, and this cluster or this shape does not support it.
+        InvalidGangSpec: whatever places the pods cannot place them by their `topology`.
         SubmissionFailed: a gang is required, and it is unknown whether the cluster supports gangs.
     """
     found = _find_scheduler(spec, shape, discovered)
@@ -290,6 +297,10 @@ def select_placement(
     name = found.scheduler.name if found.scheduler else None
     decision = decide_placement(shape, GangPolicy(spec.gang), scheduler=name, unserved=found.unserved)
     if decision.placement is not Placement.REFUSED:
+        dialect = found.scheduler if decision.placement is Placement.GANG else None
+        name = dialect.name if isinstance(dialect, Dialect) else None
+        if shape.group_topology and (problem := topology_problem(shape.group_topology, name)) is not None:
+            raise InvalidGangSpec((problem,))
         return decision, found.scheduler
     if found.is_unknown:
         raise SubmissionFailed(where, "discover what the cluster serves", decision.detail)
