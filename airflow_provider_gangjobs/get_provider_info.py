@@ -146,7 +146,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_provider_gangjobs.triggers.sensor",
             )
         ],
-        "cli": ["airflow_provider_gangjobs.cli.airflow_command.get_gangjobs_cli_commands"],
+        "cli": ["airflow_provider_gangjobs.cli.get_gangjobs_cli_commands"],
         "config": {
             "gangjobs": {
                 "description": "Gangs of Kubernetes pods.",

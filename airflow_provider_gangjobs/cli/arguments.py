@@ -159,7 +159,7 @@ def _with_remedy(error: ClusterError) -> str:
     remedies: tuple[tuple[type[ClusterError], str], ...] = (
         (errors.Unreachable, "Check --kubeconfig and --context, and that this machine reaches the cluster"),
         (errors.Unauthorized, "Renew the credentials of the kubeconfig"),
-        (errors.Forbidden, "Bind the Role of docs/rbac.yaml to this user, or choose another namespace with -n"),
+        (errors.Forbidden, "Bind the Role of `gangjobs rbac` to this user, or choose another namespace with -n"),
         (errors.TransportError, "Run the command again"),
     )
     if isinstance(error, errors.InvalidConnection) and error.conn_id == COMMAND_LINE:

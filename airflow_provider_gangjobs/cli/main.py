@@ -1,4 +1,4 @@
-"""The command line `gangjobs`: a table of commands, each implemented in its own module.
+"""The program `gangjobs`, whose commands are those of the table of this package.
 
 The program imports only the module of the called command, so that `--help` is fast. A command module has a function
 that declares the arguments and sets `run`, a function from the arguments to the exit code. Related commands share a
@@ -18,90 +18,28 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib
-import importlib.util
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs import __version__
+from airflow_provider_gangjobs.cli import COMMANDS, COMPLETION
 from airflow_provider_gangjobs.cli.arguments import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    Configure = Callable[[argparse.ArgumentParser], None]
-
-__all__ = ["COMMANDS", "execute", "main"]
+__all__ = ["execute", "main"]
 
 INTERRUPTED: Final = "interrupted. All gangs were left as they are"
-_COMPLETION: Final = "_ARGCOMPLETE"
-"""Set by the shell when it asks for completions."""
 _DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command, the module that implements it, and the extra of this distribution that installs the module."""
-
-    name: str
-    module: str
-    help: str
-    extra: str | None = None
-    configure: str = "configure"
-    """The function of the module that adds the arguments, and sets `run`: a function from them to the exit code."""
-
-    @property
-    def sentence(self) -> str:
-        """The help as a sentence."""
-        return f"{self.help[0].upper()}{self.help[1:]}."
-
-    def load(self) -> Configure:
-        """Import the command's module, and return the function that adds its arguments.
-
-        Raises:
-            CommandError: the distribution that contains the module is not installed.
-        """
-        if self.extra and importlib.util.find_spec(self.module.partition(".")[0]) is None:
-            raise CommandError(
-                f"the command `{self.name}` is not installed; to install it, run: "
-                f"pip install 'airflow-provider-gangjobs[{self.extra}]'"
-            )
-        configure: Configure = getattr(importlib.import_module(self.module), self.configure)
-        return configure
-
-
-def _own(name: str, module: str, help: str) -> Command:  # noqa: A002 - the word of argparse
-    """Return a command of a module that has several."""
-    return Command(name, f"airflow_provider_gangjobs.cli.{module}", help, configure=f"configure_{name}")
-
-
-COMMANDS = (
-    _own("list", "gangs", "list gangs with their phases"),
-    _own("show", "gangs", "show one gang with its ranks"),
-    _own("why", "gangs", "say why a gang waits or has failed, and what to do"),
-    Command("logs", "airflow_provider_gangjobs.cli.logs", "print the logs of ranks"),
-    _own("top", "gangs", "show what the gangs of each DAG hold and wait for"),
-    _own("leaks", "gangs", "show what stays in the cluster although nobody may need it"),
-    _own("cancel", "endings", "end a gang and keep its Job"),
-    _own("delete", "endings", "delete a gang with its outcomes"),
-    _own("submit", "submit", "submit a gang from a file, under an id"),
-    _own("capabilities", "submit", "show what the cluster can do with gangs"),
-    _own("tidy", "endings", "complete or remove incomplete submissions of gangs"),
-    _own("release", "endings", "remove this provider's finalizer from pods"),
-    Command(
-        "sandbox", "gangjobs_sandbox.cli.commands", "run a small Kubernetes control plane on this machine", "sandbox"
-    ),
-    Command("doctor", "airflow_provider_gangjobs.cli.doctor", "check a cluster for what keeps gangs from running"),
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if _COMPLETION in os.environ:
+    if COMPLETION in os.environ:
         import argcomplete
 
         argcomplete.autocomplete(_parser([command.name for command in COMMANDS if not command.extra]))

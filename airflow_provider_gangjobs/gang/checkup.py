@@ -142,7 +142,8 @@ def judge_rights(missing: Mapping[Right, Sequence[str]], wanted: Iterable[Right]
             if optional and lacking:
                 findings.append(ok(check, f"not given, and gangs run without: {_describe(lacking, missing)}"))
             elif not optional and lacking:
-                remedy = f"kubectl -n {namespace} apply -f docs/{role}.yaml, and bind the Role as the file says"
+                command = " --".join(("gangjobs rbac", *role.split("-")[1:]))
+                remedy = f"{command} | kubectl -n {namespace} apply -f -, and bind the Role as the output says"
                 findings.append(problem(check, f"missing: {_describe(lacking, missing)}", remedy))
             elif not optional:
                 findings.append(ok(check, "all given"))

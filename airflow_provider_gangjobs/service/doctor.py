@@ -170,7 +170,7 @@ def _admission_remedy(error: ApiError) -> str:
     if _DENIED.search(error.message):
         return "Change the policy behind this webhook, or give the gang what the policy asks for"
     if isinstance(error, Forbidden) and "cannot create" in error.message:
-        return "Give the connection the rights of docs/rbac.yaml"
+        return "Give the connection the rights that `gangjobs rbac` prints"
     return "Correct what the message names"
 
 

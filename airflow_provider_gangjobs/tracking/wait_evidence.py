@@ -8,7 +8,7 @@ and the Events of the pod still say it. A volume that cannot be used is in the w
 not. Reading is best effort: a gang is followed also where the service account may not list Events.
 
 The nodes and the pods of the cluster say whether a gang fits now, later or never. This needs rights in the whole
-cluster, which are optional (`docs/rbac-capacity.yaml`). Without them the answer is unknown, and the right is asked for
+cluster, which are optional (`rbac/rbac-capacity.yaml`). Without them the answer is unknown, and the right is asked for
 again after some minutes. Each cluster is read once a minute at most for all gangs of an event loop, and only while a
 gang waits for nodes. Reading takes at most `READ_WITHIN_S`, and nothing is logged.
 """

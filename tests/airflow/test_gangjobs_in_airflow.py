@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cli.main import COMMANDS
+from airflow_provider_gangjobs.cli import COMMANDS
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -30,6 +30,20 @@ def test_help_of_airflow_lists_the_commands(home: AirflowHome) -> None:
     shown = home.run_forked("airflow", "gangjobs", "--help").split()
 
     assert [command.name for command in COMMANDS if command.name not in shown and not command.extra] == []
+
+
+def test_command_of_airflow_itself_loads_no_command(home: AirflowHome) -> None:
+    """Beside the description of the provider, that is one module: the one that names the commands."""
+    program = """
+import atexit, sys
+sys.argv = ["airflow", "version"]
+atexit.register(lambda: print(*(name for name in sys.modules if name.startswith("airflow_provider_gangjobs."))))
+from airflow.__main__ import main
+main()
+"""
+    shown = home.run(sys.executable, "-c", program).split()
+
+    assert shown[1:] == ["airflow_provider_gangjobs.get_provider_info", "airflow_provider_gangjobs.cli"]
 
 
 def test_command_of_airflow_has_the_exit_code_of_the_program(home: AirflowHome, cluster: SandboxThread) -> None:

@@ -1,4 +1,4 @@
-"""A namespace for one test, used as a ServiceAccount that may do what `docs/rbac.yaml` says and nothing more."""
+"""A namespace for one test, used as a ServiceAccount that may do what `rbac.yaml` says and nothing more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.cluster.control_plane import ControlPlane
 
-ROLE = Path(__file__).resolve().parents[2] / "docs" / "rbac.yaml"
+ROLE = Path(__file__).resolve().parents[2] / "airflow_provider_gangjobs" / "rbac" / "rbac.yaml"
 ACCOUNT = "airflow"
 TOKEN_S = 12 * 3600
 """Longer than any benchmark."""

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from tests.cluster.tenant import Tenant
 
-ROLE = yaml.safe_load((Path(__file__).resolve().parents[2] / "docs" / "rbac-capacity.yaml").read_text())
+ROLE = yaml.safe_load(
+    (Path(__file__).resolve().parents[2] / "airflow_provider_gangjobs" / "rbac" / "rbac-capacity.yaml").read_text()
+)
 SLEEP = "import time; time.sleep(600)"
 
 

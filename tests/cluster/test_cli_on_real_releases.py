@@ -86,5 +86,5 @@ def test_account_without_the_right_is_told_the_role(tenant: Tenant, capsys: pyte
     shown = shell.call("list", code=3)
 
     assert "is forbidden" in shown or "forbidden" in shown
-    assert "Bind the Role of docs/rbac.yaml" in shown
+    assert "Bind the Role of `gangjobs rbac`" in shown
     assert shown.count("\n") == 1

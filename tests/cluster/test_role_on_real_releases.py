@@ -1,4 +1,4 @@
-"""The audit log of everything that the provider does: docs/rbac.yaml is sufficient, and nothing else was requested."""
+"""The audit log of everything that the provider does: rbac.yaml is sufficient, and nothing else was requested."""
 
 from __future__ import annotations
 

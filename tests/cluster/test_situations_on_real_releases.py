@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
 
-CAPACITY = yaml.safe_load((Path(__file__).resolve().parents[2] / "docs" / "rbac-capacity.yaml").read_text())
+CAPACITY = yaml.safe_load(
+    (Path(__file__).resolve().parents[2] / "airflow_provider_gangjobs" / "rbac" / "rbac-capacity.yaml").read_text()
+)
 SLEEP = "import time; time.sleep(600)"
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}

@@ -245,7 +245,7 @@ def test_refusal_ends_followed_logs_with_one_line(tonight: CliGangs, capsys: pyt
     refuse(tonight, "GET", f"/jobs/{tonight.refs['train'].name}")
     assert tonight.call("logs", "etl", "train", "-f") == 3
     shown = capsys.readouterr().err
-    assert "Bind the Role of docs/rbac.yaml to this user" in shown
+    assert "Bind the Role of `gangjobs rbac` to this user" in shown
     assert shown.count("\n") == 1
 
 
@@ -398,7 +398,7 @@ def test_missing_right_names_the_role(tonight: CliGangs, capsys: pytest.CaptureF
     refuse(tonight, "GET", f"/namespaces/{tonight.namespace}/jobs")
     assert tonight.call("list") == 3
     shown = capsys.readouterr().err
-    assert "Bind the Role of docs/rbac.yaml to this user" in shown
+    assert "Bind the Role of `gangjobs rbac` to this user" in shown
     assert shown.count("\n") == 1
 
 

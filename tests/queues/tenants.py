@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
-ROLES: Final = Path(__file__).resolve().parents[2] / "docs" / "rbac-kueue.yaml"
+ROLES: Final = Path(__file__).resolve().parents[2] / "airflow_provider_gangjobs" / "rbac" / "rbac-kueue.yaml"
 
 
 @contextmanager
 def kueue_tenant(
     plane: ControlPlane, purpose: str, *, role: bool = True, cluster_role: bool = True
 ) -> Iterator[Tenant]:
-    """A namespace whose ServiceAccount has the Role of `docs/rbac.yaml`, and what is asked for of `rbac-kueue.yaml`."""
+    """A namespace whose ServiceAccount has the Role of `rbac.yaml`, and what is asked for of `rbac-kueue.yaml`."""
     documents = list(yaml.safe_load_all(ROLES.read_text()))
     with Tenant.created(plane, purpose) as tenant:
         for document in documents:

@@ -25,12 +25,12 @@ from airflow_provider_gangjobs.gang.checkup import (
     wanted_rights,
 )
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROLES = Path(__file__).parents[2] / "airflow_provider_gangjobs" / "rbac"
 BASE = tuple(right for right in wanted_rights(()) if not right.in_all_namespaces)
 
 
 def rules_of(role: str) -> list[dict[str, Any]]:
-    documents = yaml.safe_load_all((DOCS / f"{role}.yaml").read_text())
+    documents = yaml.safe_load_all((ROLES / f"{role}.yaml").read_text())
     return [rule for document in documents for rule in document["rules"]]
 
 
@@ -51,7 +51,7 @@ def test_rights_are_those_of_the_documented_roles(role: str) -> None:
 
 
 def test_every_documented_role_is_known() -> None:
-    assert {path.stem for path in DOCS.glob("rbac*.yaml")} == {right.role for right in RIGHTS}
+    assert {path.stem for path in ROLES.glob("rbac*.yaml")} == {right.role for right in RIGHTS}
 
 
 def missing(rules: list[dict[str, Any]]) -> dict[Any, tuple[str, ...]]:
@@ -76,7 +76,7 @@ def test_missing_right_is_told_with_its_purpose() -> None:
     rules = [rule for rule in rules_of("rbac") if "pods/log" not in rule["resources"]]
     (finding,) = judge_rights(missing(rules), BASE, "ml")
     assert finding.what == "missing: get pods/log (to copy the logs of the ranks)"
-    assert finding.remedy.startswith("kubectl -n ml apply -f docs/rbac.yaml")
+    assert finding.remedy.startswith("gangjobs rbac | kubectl -n ml apply -f -")
 
 
 def test_missing_optional_right_is_no_problem() -> None:

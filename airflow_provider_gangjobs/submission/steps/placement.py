@@ -352,7 +352,7 @@ _ADVICE: Final = (
     "an alpha or beta version. "
     'Or set gang="preferred" to run without the guarantee'
 )
-_ADVICE_QUEUE: Final = "Give the service account the ClusterRole of docs/rbac-kueue.yaml"
+_ADVICE_QUEUE: Final = "Give the service account the ClusterRole of `gangjobs rbac --kueue`"
 _ADVICE_KUEUE: Final = (
     "Name a queue whose flavors have a Topology that ends with kubernetes.io/hostname, or another gang_scheduler"
 )

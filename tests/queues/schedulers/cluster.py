@@ -24,7 +24,7 @@ RELEASE: Final = "1.34"
 """A release without the Workload API."""
 NODES: Final = 2
 NODE_CPU: Final = 2
-DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
+ROLES: Final = Path(__file__).resolve().parents[3] / "airflow_provider_gangjobs" / "rbac"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def with_scheduler(name: str, folder: Path) -> Iterator[Cluster]:
 def scheduler_tenant(scheduler: str, plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
     """A namespace whose ServiceAccount has the Role of `rbac.yaml`, and the Role of the scheduler if there is one."""
     with Tenant.created(plane, purpose) as tenant:
-        file = DOCS / f"rbac-{scheduler}.yaml"
+        file = ROLES / f"rbac-{scheduler}.yaml"
         if file.exists():
             tenant.grant(yaml.safe_load(file.read_text()))
         yield tenant
