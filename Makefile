@@ -121,8 +121,8 @@ clean: down ## Remove all files that make has created
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 $(SYNCED): requirements.lock pyproject.toml gangjobs_sandbox/pyproject.toml | $(UV)
-	@$(HOST_PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
-		echo "Python 3.11 to 3.13 is needed, but $(HOST_PYTHON) is $$($(HOST_PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.12 ..." >&2; \
+	@$(HOST_PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { \
+		echo "Python 3.11 to 3.14 is needed, but $(HOST_PYTHON) is $$($(HOST_PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.12 ..." >&2; \
 		exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(HOST_PYTHON) -m venv --without-pip $(VENV); }
 	@echo "installing requirements.lock into $(VENV)"

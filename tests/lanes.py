@@ -19,6 +19,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import debian_python
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECTS = (".", "gangjobs_sandbox")
 LOWEST = "lowest"
@@ -97,17 +99,25 @@ class Lane:
         marker.write_text(state)
 
 
-LANES = (Lane("3.1", "3.11"), Lane("3.2", "3.12"), Lane("3.3", "3.13"), Lane(LOWEST, "3.11"))
+LANES = (Lane("3.1", "3.11"), Lane("3.2", "3.12"), Lane("3.3", "3.13"), Lane("3.3", "3.14"), Lane(LOWEST, "3.11"))
 OLDEST = LANES[0]
 
 
 def _interpreter(version: str) -> str:
-    """Return the path of a Python that uv may not look for: this one, or one of pyenv; else the version itself."""
+    """Return the path of a Python that uv may not look for: this one, one of pyenv, or one of Debian's packages.
+
+    Otherwise the version itself, whose Python uv finds or downloads.
+    """
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys._base_executable  # type: ignore[attr-defined,no-any-return]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = sorted(pyenv.glob(f"{version}.*/bin/python"), key=lambda path: int(path.parts[-3].rpartition(".")[2]))
-    return str(found[-1]) if found else version
+    if found:
+        return str(found[-1])
+    if version == debian_python.VERSION and shutil.which(f"python{version}") is None and debian_python.is_possible():
+        debian_python.install()
+        return str(debian_python.INTERPRETER)
+    return version
 
 
 def _uv(lane: Lane, *arguments: str) -> None:

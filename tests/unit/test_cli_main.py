@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_gangjobs.cli import COMMANDS, output
 from airflow_provider_gangjobs.cli import main as cli
-from airflow_provider_gangjobs.cli import output
 from gangjobs_sandbox import releases
 from gangjobs_sandbox.cli.commands import RELEASES, variables
 
@@ -42,12 +42,12 @@ print({HEAVY} & set(sys.modules))
 
 
 def test_every_command_has_a_module():
-    assert all(callable(command.load()) for command in cli.COMMANDS)
+    assert all(callable(command.load()) for command in COMMANDS)
 
 
 def test_every_command_is_on_the_page():
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    assert [command.name for command in cli.COMMANDS if f"`{command.name}" not in page] == []
+    assert [command.name for command in COMMANDS if f"`{command.name}" not in page] == []
 
 
 ON_CALL = re.findall(r"`(gangjobs [^`]+)`", (Path(__file__).parents[2] / "docs" / "oncall.md").read_text())

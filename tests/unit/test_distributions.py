@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -110,6 +111,25 @@ def test_extra_of_the_provider_accepts_the_sandbox_of_the_same_commit(provider_w
     requirement = requirements_of(provider_wheel)["gangjobs-sandbox"]
     assert requirement.specifier.contains(gangjobs_sandbox.__version__)
     assert gangjobs_sandbox.__version__ == airflow_provider_gangjobs.__version__
+
+
+def test_links_of_the_provider_work_on_the_page_of_an_index(provider_wheel):
+    with ZipFile(provider_wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        readme = archive.read(path).decode().partition("\n\n")[2]
+    links = re.findall(r"\]\(([^)#]+)", readme)
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
+    own = f"/v{airflow_provider_gangjobs.__version__}/"
+    assert [link for link in links if own in link and not (REPOSITORY / link.partition(own)[2]).exists()] == []
+
+
+@pytest.mark.parametrize("built", ["provider_wheel", "sandbox_wheel"])
+def test_next_major_version_of_a_library_is_excluded(built, request):
+    """These are bounded by Airflow and the cncf provider, and break nothing that is used here."""
+    unbounded = {"kubernetes", "cryptography"}
+    required = {n: r for n, r in requirements_of(request.getfixturevalue(built)).items() if not r.marker}
+    assert {n for n, r in required.items() if "<" not in str(r.specifier)} <= unbounded
 
 
 def test_sandbox_requires_neither_the_provider_nor_airflow(sandbox_wheel):

@@ -255,6 +255,7 @@ def test_free_names_are_the_global_names_of_the_byte_code(module: Any) -> None:
         f for f in functions if inspect.isfunction(f) and f.__module__ == module.__name__ and f.__name__.isidentifier()
     ]
     functions = [f for f in functions if "__class__" not in f.__code__.co_freevars and not hasattr(f, "__wrapped__")]
+    functions = [f for f in functions if f.__name__ != "__annotate__"]  # made by Python 3.14
     assert len(functions) > 30
     for function in functions:
         lines, _ = inspect.getsourcelines(function)

@@ -12,7 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from packaging.version import Version
 
+from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.get_provider_info import get_provider_info
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
@@ -97,6 +99,19 @@ def test_modules_are_those_that_airflow_knows(kind: str) -> None:
 
 def test_package_is_the_one_that_airflow_knows() -> None:
     assert REGISTRY["package-name"] == get_provider_info()["package-name"]
+
+
+def test_addresses_are_those_of_the_distribution() -> None:
+    assert (REGISTRY["docs-url"], REGISTRY["source-url"]) == (
+        PROJECT["urls"]["Documentation"],
+        PROJECT["urls"]["Source"],
+    )
+    assert (REPOSITORY / REGISTRY["logo"].partition("/main/")[2]).exists()
+
+
+@pytest.mark.parametrize("option", get_provider_info()["config"]["gangjobs"]["options"].values(), ids=str)
+def test_option_was_added_in_a_version_that_exists(option: dict[str, Any]) -> None:
+    assert Version(option["version_added"]) <= Version(__version__)
 
 
 @pytest.mark.parametrize("word", SEARCHED)
