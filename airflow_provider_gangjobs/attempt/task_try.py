@@ -137,7 +137,7 @@ class TaskTry:
         submission = self._submit(rule, PreviousGangs(self.gangs.wait_for_previous_s, is_retry=self.ti.try_number > 1))
         if submission.state is SubmissionState.FAILED:
             # An earlier try ended before it handled this failure. Its outcomes are recorded, then the task goes on.
-            submission = self._start_next_attempt(self._wait_here(self._args_of(submission)))
+            submission = self._start_next_attempt(self._wait_here(self._args_of(submission, submission.disruptions)))
         return self._finish(self._wait(submission))
 
     def resume(self, event: GangEvent) -> Any:
@@ -155,7 +155,7 @@ class TaskTry:
     def follow(self, gang: StoredGang) -> Any:
         """Return the value of the task after the wait for a gang whose trigger has failed."""
         self.log.warning("The trigger failed. This worker goes on with gang %s", gang.ref)
-        return self._finish(self._submitted(gang) or self._wait_here(self._args_of(gang)))
+        return self._finish(self._submitted(gang) or self._wait_here(self._args_of(gang, gang.record.disruptions)))
 
     def end_late_gang(self) -> DeadlineExceeded:
         """End the gang, because the `execution_timeout` of the task has passed, and return the error of the task."""
@@ -232,7 +232,7 @@ class TaskTry:
         self._push_xcom(XCOM_GANG, asdict(submission.ref))
         if (event := self._submitted(submission)) is not None:
             return event
-        args = self._args_of(submission)
+        args = self._args_of(submission, submission.disruptions)
         if self.task.deferrable:
             self._defer(args)
         return self._wait_here(args)
@@ -281,14 +281,9 @@ class TaskTry:
         self._secrets[ref] = has_any
         return has_any
 
-    def _args_of(self, gang: Submission | StoredGang | GangEvent) -> TriggerArgs:
+    def _args_of(self, gang: Submission | StoredGang | GangEvent, disruptions: int) -> TriggerArgs:
         return trigger_args(
-            self.task,
-            self.gangs,
-            gang.ref,
-            attempt=gang.attempt,
-            disruptions=gang.disruptions,
-            earlier_use=self.earlier_use,
+            self.task, self.gangs, gang.ref, attempt=gang.attempt, disruptions=disruptions, earlier_use=self.earlier_use
         )
 
     def _recover(self, event: GangEvent) -> GangEvent:
@@ -311,10 +306,10 @@ class TaskTry:
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
         if action is RecoveryAction.DEFER:
             self.log.warning("%s. The task is deferred again", why)
-            self._defer(replace(self._args_of(event), tracking_errors=errors + 1))
+            self._defer(replace(self._args_of(event, event.disruptions), tracking_errors=errors + 1))
         if action is RecoveryAction.FOLLOW_IN_WORKER:
             self.log.warning("%s. This worker follows the gang", why)
-            return self._wait_here(self._args_of(event))
+            return self._wait_here(self._args_of(event, event.disruptions))
         return event
 
     # -- the end ---------------------------------------------------------------------------------------------

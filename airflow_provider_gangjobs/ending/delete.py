@@ -166,12 +166,12 @@ class _GangDeletion:
     async def _prevent_success(self, gang: StoredGang, stored: Object) -> Object:
         """Make the changes on which the deletion depends, and return the version to delete."""
         live = [one for one in gang.jobs[1:] if not end_condition(one)]
-        if self._cannot_succeed or not live or not (gang.has_job_set or end_condition(gang.jobs[0])):
+        if self._cannot_succeed or not live or not (gang.record.has_job_set or end_condition(gang.jobs[0])):
             return stored
         marked = await patch_version(self.requests.client, JOBS, stored["metadata"], mark_patch(BY_DELETION))
         version = version_of(live[0].metadata)
         with suppress(NotFound):  # somebody else has deleted the Job, so the gang cannot succeed either
-            if gang.has_job_set:
+            if gang.record.has_job_set:
                 # The Job cannot be complete after this patch: its controller compares the version, too.
                 await patch_version(self.requests.client, JOBS, version, end_patch())
             else:

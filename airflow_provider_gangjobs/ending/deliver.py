@@ -112,12 +112,12 @@ async def mark_delivered(
     while True:
         gang = await requests.retry(partial(get_main_job, client, ref))
         text = None if gang is None else gang.view.metadata.annotations.claim
-        if gang is None or text is None or gang.claim != claim_id:
+        if gang is None or text is None or gang.claim.id != claim_id:
             return None
         if refused is not None and text == compared:
             raise refused  # the server sends the same answer for a patch that is invalid for another reason
         compared = text
-        marks = delivery(client, gang.stored_claim, is_kept=is_kept, is_given_up=is_given_up)
+        marks = delivery(client, gang.claim, is_kept=is_kept, is_given_up=is_given_up)
         values = {annotation_pointer(name): value for name, value in marks.items()}
         try:
             return await requests.retry(

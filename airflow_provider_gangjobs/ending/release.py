@@ -202,7 +202,8 @@ async def drain_pods(client: Client, ref: GangRef, ended: StoredGang | None) -> 
     :return: False if pods may still be held after `DRAIN_WITHIN_S`. The Job of a gang that was deleted in the
         foreground then stays, and the next submission of its task, or `gangjobs release`, releases the pods.
     """
-    may_get_pods, roles = ended is not None and _may_get_pods(ended), ended.role_names if ended is not None else ()
+    may_get_pods = ended is not None and _may_get_pods(ended)
+    roles = [role.name for role in ended.record.roles] if ended is not None else []
     clock = client.clock
     began = quiet_since = clock.monotonic()
     backoff = Backoff(clock, base_s=DRAIN_PAUSE_BASE_S, cap_s=DRAIN_PAUSE_CAP_S)
@@ -234,7 +235,7 @@ def _may_get_pods(gang: StoredGang) -> bool:
 
     The Jobs of the other roles of a gang are started before the main Job.
     """
-    return not gang.is_ended and (not gang.is_suspended or gang.has_roles)
+    return not gang.is_ended and (not gang.is_suspended or bool(gang.record.roles))
 
 
 async def count_running(client: Client, ref: GangRef) -> int:

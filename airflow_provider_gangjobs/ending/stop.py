@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.gang.identity import is_owned_by
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set
 from airflow_provider_gangjobs.gang.state.stop import FinishStep, end_patch, finish_patch, next_finish_step, stop_patch
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
 from airflow_provider_gangjobs.jobs.requests import get_job, get_main_job
 
 if TYPE_CHECKING:
@@ -128,14 +128,14 @@ async def finish_stop(client: Client, ref: GangRef, *, pauses_s: Sequence[float]
                 return True
             if step is FinishStep.WAIT:
                 continue
-            is_deactivated = job.is_queued_by_kueue and await _deactivate_workload(client, ref)
+            is_deactivated = job.queue is not None and await _deactivate_workload(client, ref)
             await patch_uid(
                 client, JOBS, ref.name, ref.namespace, ref.uid, finish_patch(job, is_deactivated=is_deactivated)
             )
             # Nothing suspends the Job again, or the Job waits for its queue. The main Job of a JobSet names no queue,
             # and Kueue suspends it again if Kueue is configured with `manageJobsWithoutQueueName`.
-            if not is_deactivated and not job.has_job_set:
-                return not job.is_queued_by_kueue
+            if not is_deactivated and not job.record.has_job_set:
+                return job.queue is None
         except ClusterError as error:
             problem = str(error)
             if not (error.transient or error.may_have_applied or isinstance(error, Conflict)):
@@ -163,7 +163,7 @@ async def end_jobs(requests: RetryingRequests, gang: StoredGang) -> None:
     """
     for one in jobs_to_end(gang):
         if one.metadata.uid != gang.ref.uid or not gang.is_stopped:
-            await requests.patch_job(StoredGang(one).ref, end_patch())
+            await requests.patch_job(build_gang(one).ref, end_patch())
     if must_delete_job_set(gang):
         await requests.retry(partial(delete_job_set, requests.client, gang.ref), after_conflict=True)
 

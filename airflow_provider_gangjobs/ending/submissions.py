@@ -50,7 +50,7 @@ from airflow_provider_gangjobs.gang.render.placement import Placement, Placement
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.schedulers.external import find_scheduler
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
-from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, state_of
+from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, is_started_by_others, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_terminal
 from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_DELETION_OF_SUBMISSION
@@ -77,7 +77,7 @@ def selector_of(submission_id: str) -> str:
 async def jobs_of(requests: RetryingRequests, submission_id: str) -> Objects:
     """Return all Jobs of an id, the newest attempt first. Sends one request."""
     jobs = await requests.list(JOBS, selector_of(submission_id))
-    return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
+    return sorted(jobs, key=lambda job: read_job(job).attempt, reverse=True)
 
 
 async def delete_submission(
@@ -149,7 +149,7 @@ async def _delete_owned_objects(requests: RetryingRequests, gang: StoredGang) ->
     for config_map in await requests.list(CONFIGMAPS, gang_selector(name)):
         delete_config_map = partial(_delete_owned, requests, CONFIGMAPS, config_map["metadata"]["name"], uid)
         await requests.retry(delete_config_map, after_conflict=True)
-    marks = delivery(requests.client, gang.stored_claim, is_kept=True, is_given_up=True)
+    marks = delivery(requests.client, gang.claim, is_kept=True, is_given_up=True)
     await requests.patch_job(gang.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}, "annotations": marks}})
 
 
@@ -163,7 +163,7 @@ async def _delete_owned(requests: RetryingRequests, resource: Resource, name: st
 
 def groups_of(gang: StoredGang) -> tuple[Resource, ...]:
     """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
-    decision = PlacementDecision.parse(gang.decision)
+    decision = PlacementDecision.parse(gang.placement)
     scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
     return tuple(Resource(*kind) for kind in reversed(scheduler.objects)) if scheduler else ()
 
@@ -184,7 +184,7 @@ class CleanupReport:
 
 def is_half_submitted(job: StoredGang, *, now: datetime, older_than: timedelta) -> bool:
     """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
-    if job.is_started_by_others or not job.is_unstarted:
+    if is_started_by_others(job) or not job.is_unstarted:
         return False
     if state_of(job) is SubmissionState.STOPPED:
         return is_stopped_by_cleanup(job)
@@ -197,7 +197,7 @@ def _must_be_removed(job: StoredGang) -> bool:
 
     Nobody waits for the gang of a task. The UIDs of the Jobs of a JobSet are noted by the last step of a submission.
     """
-    return job.task_key is not None or job.has_job_set or state_of(job) is SubmissionState.STOPPED
+    return job.record.task is not None or job.record.has_job_set or state_of(job) is SubmissionState.STOPPED
 
 
 def _required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, str]]:
@@ -206,7 +206,7 @@ def _required_objects(job: StoredGang, pod: Object) -> Iterator[tuple[Resource, 
     :param pod: The spec of the Job's pods.
     """
     name = job.ref.name
-    for role in job.roles[1:]:
+    for role in job.record.roles[1:]:
         yield JOBS, role_job_name(name, role.name)
     for resource in groups_of(job):
         yield resource, name
@@ -269,7 +269,7 @@ async def _is_incomplete(requests: RetryingRequests, job: StoredGang, stored: Ob
 
 async def _complete(requests: RetryingRequests, stored: Object) -> bool:
     job = read_job(stored)
-    if job.has_roles:
+    if job.record.roles:
         for one in (await requests.read_gang(stored)).jobs[1:]:
             await start_role(requests, one.metadata.name, one.metadata.uid, one.metadata.generation)
     return await patch_unchanged(requests.client, JOBS, stored["metadata"], queue_of_job(job).start_patch(job))

@@ -125,12 +125,12 @@ async def _do(client: Client, gang: SweptGang, follow: Callable[[GangRef], Await
         return True
     if action is SweepAction.MARK_DELIVERED:
         # A user may have marked the task as successful, so it is not certain that anybody has the results.
-        return await mark_delivered(client, job.ref, job.claim or "", is_kept=True) is not None
+        return await mark_delivered(client, job.ref, job.claim.id, is_kept=True) is not None
     if action is SweepAction.FINISH:
         return await finish_stop(client, job.ref)
 
     def is_still_so(stored: StoredGang) -> bool:
-        return stored.claim == job.claim and decide_sweep(stored, gang.facts).action is action
+        return stored.claim.id == job.claim.id and decide_sweep(stored, gang.facts).action is action
 
     deletion = await delete(RetryingRequests(client, job.ref.namespace), job.ref, only_if=is_still_so)
     if deletion.deleted is not None:
@@ -303,7 +303,7 @@ class Sweep:
             for job in jobs:
                 seen.add(job.ref)
                 pods = held.pop(job.ref, [])
-                facts = self._facts(job.ref, job.claim, pods, grace_of(job, self.grace))
+                facts = self._facts(job.ref, job.claim.id, pods, grace_of(job, self.grace))
                 found.append(_judged(job, facts))
                 is_own = job.installation == self.installation != ""
                 self.has_more |= is_own and (bool(pods) or not job.is_over)
@@ -367,7 +367,7 @@ class Sweep:
         memory.asked_at_s = now_s = self.clock.monotonic()
         if job.is_over:
             return answer
-        has_ended = ends_live_gang(answer, outlives_task=job.outlives_task)
+        has_ended = ends_live_gang(answer, outlives_task=job.claim.outlives_task)
         known, memory.ended_since_s = confirm_end(memory.ended_since_s, has_ended=has_ended, now_s=now_s)
         return known
 
@@ -388,8 +388,8 @@ def _by_task(due: Iterable[tuple[StoredGang, SweepFacts]]) -> Iterable[list[tupl
 
 
 def _task_key(job: StoredGang) -> TaskKey:
-    assert job.task_key is not None, "only the gangs of tasks are asked about"
-    return job.task_key
+    assert job.record.task is not None, "only the gangs of tasks are asked about"
+    return job.record.task
 
 
 def log_swept(swept: Iterable[SweptGang]) -> None:

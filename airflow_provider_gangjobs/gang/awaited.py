@@ -98,8 +98,8 @@ class GangSelection:
             return {name: self._named(name, uid, by_name.get(name)) for name, uid in self.names.items()}
         newest: dict[str, StoredGang] = {}
         for job in jobs:
-            key = job.task_digest or job.ref.name
-            if not job.is_dropped and (key not in newest or newest[key].attempt_number <= job.attempt_number):
+            key = job.view.metadata.labels.task or job.ref.name
+            if not job.is_dropped and (key not in newest or newest[key].attempt <= job.attempt):
                 newest[key] = job
         if self.digests:
             return {digest: _selected(newest.get(digest)) for digest in self.digests}
@@ -147,7 +147,7 @@ def _is_newer(before: SelectedGang, gang: SelectedGang) -> bool:
 
 
 def _created(gang: StoredGang) -> tuple[float, int]:
-    return gang.created_at.timestamp() if gang.created_at else 0.0, gang.attempt_number
+    return gang.created_at.timestamp() if gang.created_at else 0.0, gang.attempt
 
 
 def answer_of(status: Status, until: Until) -> Answer:

@@ -89,7 +89,7 @@ def use_by_dag(jobs: Iterable[StoredGang], placed: Collection[GangRef] = ()) -> 
     for job in jobs:
         phase = phase_of(job)
         if phase in WAITING or phase in RUNNING:
-            key = job.task_key
+            key = job.record.task
             holds, waits = gangs.setdefault(key.dag_id if key else "", ([], []))
             (waits if phase in WAITING and job.ref not in placed else holds).append(job)
     uses = [
@@ -109,7 +109,7 @@ def _requests_of_gangs(gangs: Iterable[StoredGang]) -> ResourceList:
 
 def _requests_of(gang: StoredGang) -> ResourceList:
     try:
-        return {name: parse(amount) for name, amount in gang.requests.items()}
+        return {name: parse(amount) for name, amount in gang.record.requests.items()}
     except ValueError:  # anybody who may change Jobs may write an annotation
         return {}
 
@@ -153,7 +153,7 @@ def find_named(jobs: Iterable[StoredGang], name: GangName) -> list[StoredGang]:
         exact = [job for job in jobs if (str(job.ref) if name.is_qualified else job.ref.name) == word]
         if exact:
             return exact
-        if submitted := [job for job in jobs if job.submission_id == word]:
+        if submitted := [job for job in jobs if job.record.submission_id == word]:
             return newest_attempts(submitted)
     return newest_attempts(job for job in jobs if _is_of_task(job, name.words))
 
@@ -162,14 +162,14 @@ def newest_attempts(jobs: Iterable[StoredGang]) -> list[StoredGang]:
     """Return the newest attempt of each task instance and submission, the newest Job first."""
     newest: dict[tuple[str, str], StoredGang] = {}
     for job in jobs:
-        key = job.ref.namespace, job.task_digest or job.ref.uid
-        if key not in newest or newest[key].attempt_number < job.attempt_number:
+        key = job.ref.namespace, job.view.metadata.labels.task or job.ref.uid
+        if key not in newest or newest[key].attempt < job.attempt:
             newest[key] = job
     return sorted(newest.values(), key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
 
 
 def _is_of_task(job: StoredGang, words: Sequence[str]) -> bool:
-    key = job.task_key
+    key = job.record.task
     if key is None:
         return False
     ids = (key.dag_id, key.task_id, key.run_id, str(key.map_index))
@@ -236,7 +236,8 @@ def find_leak(
     if held_pods:
         held = f"It is over, and {pluralize(held_pods, 'pod')} {'is' if held_pods == 1 else 'are'} not recorded yet."
         return _leak(LeakKind.HELD_PODS, job, held, since)
-    if job.task_key is not None and job.complete_condition is not None and not job.is_delivered:  # a failure needs none
+    has_succeeded = job.complete_condition is not None  # a failure needs no delivery
+    if job.record.task is not None and has_succeeded and not job.is_delivered:
         return _leak(LeakKind.UNDELIVERED, job, "It has succeeded, and Airflow did not get its outcome.", since)
     if not job.is_ended:
         return None

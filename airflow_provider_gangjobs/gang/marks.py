@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.spec import Policies  # noqa: TC001 - msgspec reads the annotations at run time
+from airflow_provider_gangjobs.gang.spec import Policies, WaitUntil
 
 
 class StoredClaim(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -36,6 +36,11 @@ class StoredClaim(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep."""
     time_limit: str = ""
     """The parameters of the task from which activeDeadlineSeconds was computed; empty if it was not computed."""
+
+    @property
+    def outlives_task(self) -> bool:
+        """The gang runs on after its task has succeeded, because the task waits only for its start."""
+        return self.policies is not None and self.policies.wait_until is not WaitUntil.ENDED
 
 
 class Submitted(Struct, frozen=True, omit_defaults=True, kw_only=True):

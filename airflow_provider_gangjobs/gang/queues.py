@@ -72,7 +72,7 @@ class Queue(Struct, frozen=True):
 
     def is_started(self, gang: StoredGang) -> bool:
         """Return whether the last step is done."""
-        return not gang.is_suspended if self.name is None else gang.is_given_to_queue
+        return not gang.is_suspended if self.name is None else gang.submitted.is_queued
 
 
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
@@ -89,9 +89,9 @@ def parse_topology(value: str) -> tuple[str, str] | None:
 def queue_of_job(gang: StoredGang) -> Queue:
     """Return the queue of a stored Job. The API server adds the label of the LocalQueue `default` to Jobs without a
     queue."""
-    if gang.has_job_set:
-        return Queue(gang.requested_queue, has_job_set=True)
-    return Queue(gang.requested_queue or gang.queue)
+    if gang.record.has_job_set:
+        return Queue(gang.record.queue, has_job_set=True)
+    return Queue(gang.record.queue or gang.queue)
 
 
 QUEUES_SHOWN_MAX: Final = 10

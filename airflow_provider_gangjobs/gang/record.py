@@ -17,6 +17,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.identity import TaskKey  # noqa: TC001 - msgspec reads the annotations at run time
 from airflow_provider_gangjobs.gang.marks import UNREADABLE, read_version
 from airflow_provider_gangjobs.gang.roles import RoleRanks  # noqa: TC001
+from airflow_provider_gangjobs.gang.spec import SUSPEND_FIELD
 
 VERSION: Final = 1
 """The format of the record. A release that changes the meaning of a field, or what must be known, increases it."""
@@ -60,6 +61,16 @@ class Record(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Number of consecutive attempts before this one that ended by a disruption."""
     ttl_s: int | None = None
     """`ttlSecondsAfterFinished` that the main Job of a gang with roles gets at the end."""
+
+    @property
+    def has_job_set(self) -> bool:
+        """The Jobs of the roles are those of a JobSet, which the main Job owns."""
+        return bool(self.roles) and self.queue is not None
+
+    @property
+    def is_kept_suspended(self) -> bool:
+        """The manifest of the user has `suspend: true`, so the submission does not start the Job."""
+        return SUSPEND_FIELD in self.fields
 
     def to_text(self) -> str:
         """Return the value of the annotation."""

@@ -277,7 +277,7 @@ def view_gang(
     :param ends_by: When the time limit of the task itself passes.
     :param now: The time until which the pods have run. By default the view has no pods.
     """
-    gang, observed, key = snapshot.gang, snapshot.observation, snapshot.gang.task_key
+    gang, observed, key = snapshot.gang, snapshot.observation, snapshot.gang.record.task
     reason, capacity = _explain(snapshot, event), observed.capacity
     rows = _rows(snapshot, now) if now is not None else ()
     phase, times = snapshot.phase, _times(snapshot, event)
@@ -286,15 +286,15 @@ def view_gang(
         namespace=gang.ref.namespace,
         name=gang.ref.name,
         uid=gang.ref.uid,
-        attempt=gang.attempt_number,
+        attempt=gang.attempt,
         installation=gang.installation,
-        submission_id=gang.submission_id,
-        claim=gang.claim,
+        submission_id=gang.record.submission_id,
+        claim=gang.claim.id,
         phase=phase,
         state=_state(gang),
         since=times.get(phase),
         times=times,
-        delivered_at=gang.delivered_at,
+        delivered_at=_delivered_at(gang),
         kept_until=kept_until(gang),
         deadline=limit[1] if limit else None,
         deadline_parameter=limit[0] if limit else "",
@@ -310,15 +310,15 @@ def view_gang(
         states=_states(snapshot, rows) if now is not None else {},
         pods=rows,
         pods_omitted=max(0, gang.ranks - len(rows)) if now is not None and not snapshot.is_whole else 0,
-        requests=gang.requests,
-        roles={role.name: role.size for role in gang.roles},
+        requests=gang.record.requests,
+        roles={role.name: role.size for role in gang.record.roles},
         queue=gang.queue or "",
-        placement=gang.decision,
-        spec_hash=gang.spec_hash,
+        placement=gang.placement,
+        spec_hash=gang.record.spec_hash,
         notes=event.notes if event is not None else (),
         unread=snapshot.unread,
         **({} if key is None else key.to_mapping()),  # type: ignore[arg-type]
-        **_history(read_mark(Progressed, gang.view.metadata.annotations.progress).report, gang.restarts_max, event),
+        **_history(read_mark(Progressed, gang.view.metadata.annotations.progress).report, gang.record.restarts, event),
     )
 
 
@@ -397,6 +397,13 @@ def counts_of_job(gang: StoredGang) -> Counts:
     )
 
 
+def _delivered_at(gang: StoredGang) -> datetime | None:
+    try:
+        return datetime.fromisoformat(gang.view.metadata.annotations.delivered or "")
+    except ValueError:  # anybody who may change Jobs may write any text
+        return None
+
+
 def kept_until(gang: StoredGang) -> datetime | None:
     """Return when Kubernetes deletes the Job of a gang that has ended; `None` if nothing is known to delete it."""
     ttl_s = gang.view.spec.ttl_seconds_after_finished
@@ -452,7 +459,7 @@ def _explain_stop(gang: StoredGang, reason: Reason) -> Reason:
     if (deadline := deadline_of(gang)) is not None:
         phase = Phase(deadline.phase)
         return reword(reason, summary=_describe_deadline(PARAMETERS.get(phase, ""), phase, deadline.text))
-    summary = gang.failure_cause[1] if gang.failure_cause is not None else reason.summary
+    summary = gang.stopped.text if gang.stopped is not None else reason.summary
     remedy = _raise(_EXECUTION_TIMEOUT) if reason.code == EXECUTION_TIMEOUT else reason.remedy
     return reword(reason, summary=summary, remedy=remedy)
 
@@ -512,7 +519,7 @@ def _times_of_event(event: GangEvent) -> dict[Phase, datetime]:
 
 def _all_started(snapshot: GangSnapshot) -> datetime | None:
     """Return when the last rank started in the last run of the Job; `None` if not all are known to have started."""
-    begin, known = snapshot.gang.started_at, snapshot.known_outcomes or ()
+    begin, known = snapshot.gang.status.start_time, snapshot.known_outcomes or ()
     starts = {one.rank: one.started for one in known if begin and one.started and one.started >= begin}
     return max(starts.values()) if starts and len(starts) >= snapshot.gang.workers else None
 
@@ -534,7 +541,7 @@ def _state(gang: StoredGang) -> SubmissionState:
         return SubmissionState.DELETING
     if gang.problem:
         return SubmissionState.FOREIGN
-    if gang.is_ending_by_stop:
+    if gang.ends_by_stop:
         return SubmissionState.FAILED
     return _STATE_OF.get(phase_of(gang), SubmissionState.IN_PROGRESS)
 

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.marks import StoredClaim, to_text
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED, LABEL_INSTALLATION
 
@@ -45,19 +45,21 @@ async def take_claim(
 
     job, name = read_job(stored), stored["metadata"]["name"]
     is_claimed = job.holds_claim(claim.id)
-    if is_claimed and not job.has_roles:
+    if is_claimed and not job.record.roles:
         return stored
     try:
         gang = await requests.read_gang(stored)
         if is_claimed:  # the process that has taken the claim may not have learned it, or may have stopped after it
-            await _extend_time_limits(requests, gang, gang.active_deadline_s if gang.time_limit else None)
+            await _extend_time_limits(
+                requests, gang, gang.view.spec.active_deadline_seconds if gang.claim.time_limit else None
+            )
             return stored
         limit_s, source = limit_on_adoption(gang, limit)
         patch = claim_patch(stored, claim, installation=installation, time_limit=source)
-        if limit_s != gang.active_deadline_s and not gang.has_job_set:
+        if limit_s != gang.view.spec.active_deadline_seconds and not gang.record.has_job_set:
             patch["spec"] = {"activeDeadlineSeconds": limit_s}
         claimed = await requests.client.patch(JOBS, name, requests.namespace, patch)
-        if gang.has_roles:
+        if gang.record.roles:
             await _extend_time_limits(requests, gang, limit_s)
         return claimed
     except ClusterError as error:
@@ -75,7 +77,7 @@ async def _extend_time_limits(requests: RetryingRequests, gang: StoredGang, limi
     for one in jobs_to_end(gang):
         own_s = one.spec.active_deadline_seconds
         if one.metadata.uid != gang.ref.uid and own_s is not None and (limit_s is None or own_s < limit_s):
-            await requests.patch_job(StoredGang(one).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
+            await requests.patch_job(build_gang(one).ref, {"spec": {"activeDeadlineSeconds": limit_s}})
 
 
 def claim_patch(job: Object, claim: Claim, *, installation: str = "", time_limit: str | None = None) -> Object:
@@ -87,7 +89,7 @@ def claim_patch(job: Object, claim: Claim, *, installation: str = "", time_limit
     :param time_limit: The source of the time limit; `None` to leave it as it is.
     """
     metadata, gang = job["metadata"], read_job(job)
-    before = gang.stored_claim
+    before = gang.claim
     taken = StoredClaim(
         id=claim.id,
         max_tries=before.max_tries if claim.max_tries is None else claim.max_tries,

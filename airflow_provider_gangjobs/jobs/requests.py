@@ -132,7 +132,7 @@ async def get_job(client: Client, ref: GangRef) -> StoredGang | None:
         stored = await client.get(JOBS, ref.name, ref.namespace)
     except NotFound:
         return None
-    if not read_job(stored).has_roles:
+    if not read_job(stored).record.roles:
         return read_job(stored)
     listed = await client.list(JOBS, ref.namespace, label_selector=gang_selector(ref.name))
     # The list is one moment, so the main Job is taken from it, too.
@@ -163,7 +163,7 @@ async def list_role_jobs(
     Raises:
         ClusterError: The Jobs could not be read.
     """
-    names = [job["metadata"]["name"] for job in main_jobs if read_job(job).has_roles]
+    names = [job["metadata"]["name"] for job in main_jobs if read_job(job).record.roles]
     return await list_jobs(client, namespace, roles_selectors(names))
 
 
@@ -303,7 +303,7 @@ class RetryingRequests:
     async def read_gang(self, stored: Object) -> StoredGang:
         """Read the gang of a stored Job. If the gang has roles, its other Jobs are listed."""
         job = read_job(stored)
-        if not job.has_roles:
+        if not job.record.roles:
             return job
         return read_gang(stored, await self.list(JOBS, gang_selector(job.ref.name)))
 

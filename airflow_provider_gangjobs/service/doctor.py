@@ -268,7 +268,7 @@ async def check_leftovers(service: GangService, what: Examination) -> Sequence[F
 def _is_ignored(gang: StoredGang, now: datetime) -> bool:
     """Return whether the Job controller has not started the main Job, which is not suspended, for a long time."""
     main = gang.main
-    if main.is_suspended or gang.is_ended or main.started_at is not None or main.created_at is None:
+    if main.is_suspended or gang.is_ended or main.status.start_time is not None or main.created_at is None:
         return False
     return (now - main.created_at).total_seconds() > CONTROLLER_SILENT_S
 

@@ -145,10 +145,10 @@ class _Question(Struct, frozen=True):
 
     @property
     def next_number(self) -> int:
-        return max([self.min_attempt, *(job.attempt_number + 1 for job in self.jobs)])
+        return max([self.min_attempt, *(job.attempt + 1 for job in self.jobs)])
 
     def has_same_spec(self, job: StoredGang) -> bool:
-        return job.spec_hash == self.spec_hash
+        return job.record.spec_hash == self.spec_hash
 
     def may_continue(self, job: StoredGang) -> bool:
         """Return whether the task may continue with a gang, as far as the parameters of the gang decide that.
@@ -161,7 +161,7 @@ class _Question(Struct, frozen=True):
         """
         if self.max_tries is None or self.has_same_spec(job):
             return self.has_same_spec(job)
-        return job.max_tries is None or job.max_tries == self.max_tries
+        return job.claim.max_tries is None or job.claim.max_tries == self.max_tries
 
 
 def _decide_for_task(ask: _Question, rule: TaskRule) -> SubmissionAction:
@@ -209,7 +209,7 @@ def gang_of_later_try(jobs: Sequence[StoredGang], claim: str) -> StoredGang | No
 
 
 def _has_later_claim(job: StoredGang, claim: str) -> bool:
-    theirs, ours = created_ms(job.claim), created_ms(claim)
+    theirs, ours = created_ms(job.claim.id), created_ms(claim)
     return theirs is not None and ours is not None and theirs > ours
 
 
@@ -228,8 +228,8 @@ def _decide_after_loss(ask: _Question, lost_attempt: int) -> SubmissionAction:
     The action is to submit the next attempt, unless another try of the task has adopted the lost attempt or has
     submitted the next attempt.
     """
-    since = (job for job in ask.jobs if job.attempt_number >= lost_attempt)
-    theirs = (job for job in since if job.claim and not job.holds_claim(ask.claim))
+    since = (job for job in ask.jobs if job.attempt >= lost_attempt)
+    theirs = (job for job in since if job.claim.id and not job.holds_claim(ask.claim))
     if (taken := next(theirs, None)) is not None:
         return TakenOver(taken)
     ask = replace(ask, min_attempt=max(ask.min_attempt, lost_attempt + 1))
@@ -278,11 +278,11 @@ def _adopt_newest(ask: _Question, candidates: list[StoredGang], live: list[Store
 
 def differing_fields(spec: GangSpec, job: StoredGang) -> tuple[str, ...]:
     """Return the names of the parameters whose digests differ between the spec and the Job, sorted."""
-    ours, theirs = spec.field_digests, job.field_digests
+    ours, theirs = spec.field_digests, job.record.fields
     if not theirs:
         return ()
     return tuple(sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)))
 
 
 def _attempt(job: StoredGang) -> int:
-    return job.attempt_number
+    return job.attempt

@@ -260,7 +260,7 @@ async def list_submissions(
     )
     decoded: dict[str, Any] = msgspec.json.decode(raw)
     jobs = decoded.get("items") or ()
-    has_roles = any(read_job(job).has_roles for job in jobs)
+    has_roles = any(read_job(job).record.roles for job in jobs)
     others = await client.list(JOBS, namespace, label_selector=LABEL_GANG_ROLE) if has_roles else ()
     gangs = tuple(view_job(read_gang(job, others)) for job in jobs)
     return SubmissionPage(gangs, (decoded.get("metadata") or {}).get("continue") or None)

@@ -245,7 +245,7 @@ class _SubmissionRun(Struct, frozen=True):
         )
         match action:
             case Refuse(job):
-                raise conflict(self.spec, job.submission_id, job)
+                raise conflict(self.spec, job.record.submission_id, job)
             case TakenOver(job):
                 raise _taken_over(job)
             case Foreign(job):
@@ -327,7 +327,7 @@ class _SubmissionRun(Struct, frozen=True):
             await self.request.confirm()
 
     def _warn_of_other_parameters(self, job: StoredGang, text: str) -> None:
-        if job.spec_hash != self.spec.hash:
+        if job.record.spec_hash != self.spec.hash:
             names = ", ".join(differing_fields(self.spec, job)) or "their names are not known"
             log.warning(text, job.ref, names)
 
@@ -388,7 +388,7 @@ class _SubmissionRun(Struct, frozen=True):
 
         def is_superseded(job: StoredGang) -> bool:
             was_started = old.never_ran and not job.never_ran
-            return is_live(job) and job.claim == old.claim and not was_started
+            return is_live(job) and job.claim.id == old.claim.id and not was_started
 
         with _step(self.where, "delete an earlier attempt"):
             removal = await delete(self.requests, old.ref, only_if=is_superseded, seen=seen)
@@ -439,15 +439,15 @@ class _SubmissionRun(Struct, frozen=True):
     def _progress_of_adopted_job(self, job: Object) -> Progress:
         """Continue with the placement that the Job was created with, even if the cluster supports more now."""
         adopted = read_job(job)
-        decision = PlacementDecision.parse(adopted.decision)
+        decision = PlacementDecision.parse(adopted.placement)
         labels = {name: value for name, value in job["metadata"]["labels"].items() if name in TASK_LABELS}
         env = task_env_of(job["spec"]["template"])
         attempt = Attempt(
             namespace=self.requests.namespace,
             name=adopted.ref.name,
-            number=adopted.attempt_number,
+            number=adopted.attempt,
             key=self.request.key,
-            submission_id=adopted.submission_id,
+            submission_id=adopted.record.submission_id,
             claim=replace(self.request.claim, labels=labels, env=env),
             checkpoint_digest=digest_in(job),
         )
@@ -503,15 +503,15 @@ class _SubmissionRun(Struct, frozen=True):
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
-            workers=adopted.workers if adopted and adopted.spec_hash != self.spec.hash else self.shape.size,
+            workers=adopted.workers if adopted and adopted.record.spec_hash != self.spec.hash else self.shape.size,
             submission_id=progress.attempt.submission_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
             state=state,
-            is_suspended=state is SubmissionState.IN_PROGRESS and (job.is_suspended or job.has_job_set),
-            disruptions=job.disruptions,
+            is_suspended=state is SubmissionState.IN_PROGRESS and (job.is_suspended or job.record.has_job_set),
+            disruptions=job.record.disruptions,
             notes=(*progress.notes, *(() if progress.adopted else map(str, changes_of(self.spec, progress.job)))),
-            queue=job.queue or job.requested_queue,
+            queue=job.queue or job.record.queue,
             queue_defaults=() if progress.adopted else self.shape.connection_defaults,
-            restarts_max=job.restarts_max or 0,
+            restarts_max=job.record.restarts or 0,
         )

@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, pods_of
-from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
+from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
 from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, find_named_refusal
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, view_gang
@@ -172,7 +172,7 @@ class _Reader:
     @property
     def _assembles_in_queue(self) -> bool:
         """Kueue lets the gang run, and its Workload shows for how long the gang has assembled before."""
-        return self.job.is_queued_by_kueue and phase_of(self.job) is Phase.ASSEMBLING
+        return self.job.queue is not None and phase_of(self.job) is Phase.ASSEMBLING
 
     async def _evidence_of_pods(
         self, pods: Sequence[PodView], *, is_whole: bool
@@ -189,7 +189,7 @@ class _Reader:
     async def _workload(self) -> tuple[KueueWorkloadView | None, bool]:
         """Return Kueue's Workload, and whether Workloads can be read. They only explain why a gang waits."""
         try:
-            found = await list_workloads(self.client, self.ref.namespace, self.job.queued_uid)
+            found = await list_workloads(self.client, self.ref.namespace, queued_uid(self.job))
         except ClusterError:
             return None, False
         return (found[0].view if found else None), True
@@ -198,7 +198,7 @@ class _Reader:
         evidence = Evidence(events, queue_workload=workload)
         if self.job.queue is None or explain_suspension(self.job, evidence).cause not in IN_QUEUE:
             return None
-        return await recent_position(self.client, self.ref.namespace, self.job.queue, self.job.queued_uid)
+        return await recent_position(self.client, self.ref.namespace, self.job.queue, queued_uid(self.job))
 
     async def _pods(self) -> tuple[list[PodView], bool]:
         try:
@@ -243,7 +243,7 @@ class _Reader:
 def group_resource_of(gang: StoredGang) -> Resource | None:
     """Return the resource of the group of a gang in the version of its submission; `None` if it has no group."""
     separate = group_resource(gang)
-    decision = PlacementDecision.parse(gang.decision)
+    decision = PlacementDecision.parse(gang.placement)
     is_native = decision.placement is Placement.GANG and separate is None
     dialect = find_dialect(decision.detail) if is_native else None
     return podgroups(dialect.version) if dialect is not None else separate

@@ -41,11 +41,12 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     describe_stops,
     given_up,
     has_queue_decision,
+    queued_uid,
     waits_for_kueue,
 )
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, Reason, because, reason_of_stop, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stop import FinishStep, deadline_of, judge_stopped, next_finish_step
-from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper, is_ended_by_main
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
     RetryingRequests,
@@ -244,7 +245,7 @@ class _Follower:
         if job is not None and self.logs is not None:
             self.logs.observe_job(job)
         if job is not None and (waits_for_kueue(job) or self._needs_workload(job)):
-            await self.watch.subscribe_to_queue(self.client, job.queued_uid)
+            await self.watch.subscribe_to_queue(self.client, queued_uid(job))
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, self.evidence.with_events())
@@ -252,9 +253,9 @@ class _Follower:
         self.waits_for_nodes = observation.waits_for_nodes
         self._keep_times(observation)
         queue = job.queue if job is not None and observation.reason.cause in IN_QUEUE else None
-        self.watch.subscribe_to_position(self.client, queue, job.queued_uid if job is not None else self.ref.uid)
+        self.watch.subscribe_to_position(self.client, queue, queued_uid(job) if job is not None else self.ref.uid)
         stopped = deadline_of(job)
-        is_stopped = job is not None and job.is_end_caused_by_stop
+        is_stopped = job is not None and job.ends_by_stop
         if observation.verdict is not None and not is_stopped:
             return await self._confirm(pods, *self._verdict_before_deletion(job, observation.verdict))
         report_in_s = self.reporter.report(
@@ -288,7 +289,7 @@ class _Follower:
 
     def _needs_workload(self, job: StoredGang) -> bool:
         """Return whether Kueue's Workload counts while the gang may run: for `assemble_timeout`."""
-        return job.is_queued_by_kueue and self.deadlines.assemble_s is not None
+        return job.queue is not None and self.deadlines.assemble_s is not None
 
     async def _next_sleep(self, observation: Observation, *others_s: float | None) -> _Sleep:
         """Return how long to sleep: until a deadline is due, or something has to be reported, done or read."""
@@ -373,7 +374,7 @@ class _Follower:
         result = await final.run(job, pods)
         if verdict.kind is VerdictKind.FAILED and job is not None:
             await end_jobs(self.requests, job)
-            if job.has_job_set:  # its main Job is suspended
+            if job.record.has_job_set:  # its main Job is suspended
                 await finish_stop(self.client, self.ref)
         if verdict.job_is_there:
             await set_ttl(self.requests, job)
@@ -395,7 +396,7 @@ class _Follower:
     def _notes_on_end(self, verdict: Verdict, job: StoredGang | None) -> Iterator[str]:
         if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None:
             yield RESULTS_GONE
-        if job is not None and job.is_ended_by_main:
+        if job is not None and is_ended_by_main(job):
             yield ENDED_BY_MAIN
 
     # -- deadlines -------------------------------------------------------------------------------------------
@@ -504,7 +505,7 @@ def _version_of_success(verdict: Verdict, job: StoredGang | None) -> dict[str, s
     """Return the fields of the event by which a task deletes the gang. The Jobs of roles are judged again before."""
     if verdict.kind is not VerdictKind.SUCCEEDED or job is None or job.jobs or not job.is_ended:
         return {}
-    return {"claim": job.claim, "job_version": job.view.metadata.resource_version}
+    return {"claim": job.claim.id, "job_version": job.view.metadata.resource_version}
 
 
 _RETRY_SOON: Final = _Sleep(RETRY_SOON_S, 0.0)

@@ -66,10 +66,10 @@ async def list_attempts(client: Client, namespace: str | None, digest: str) -> l
     """
     jobs = await _list_jobs(client, namespace, task_selector(digest))
     # The Jobs of the other roles do not have the label of the task.
-    for selector in roles_selectors([job.metadata.name for job in jobs.values() if read_job(job).has_roles]):
+    for selector in roles_selectors([job.metadata.name for job in jobs.values() if read_job(job).record.roles]):
         jobs |= await _list_jobs(client, namespace, selector)
     gangs = read_gangs(jobs.values())
-    return sorted(gangs, key=lambda gang: (gang.created_at or _NEVER, gang.attempt_number), reverse=True)
+    return sorted(gangs, key=lambda gang: (gang.created_at or _NEVER, gang.attempt), reverse=True)
 
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)

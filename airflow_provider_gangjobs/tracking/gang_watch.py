@@ -205,7 +205,7 @@ def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -
 
 def group_resource(job: StoredGang | None) -> Resource | None:
     """Return the resource of the group of another gang scheduler that places the gang of this Job, or `None`."""
-    scheduler = separate_scheduler_of(job.decision) if job is not None else None
+    scheduler = separate_scheduler_of(job.placement) if job is not None else None
     kind = scheduler.watched_group if scheduler is not None else None
     return Resource(*kind) if kind is not None else None
 

@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
 )
 from airflow_provider_gangjobs.gang.state.queue_wait import next_assembly_baseline
 from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S, FinishStep, next_finish_step
-from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, mark_patch
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, is_ended_by_main, mark_patch
 from airflow_provider_gangjobs.jobs.requests import get_job, list_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
@@ -100,7 +100,7 @@ class Sidecars:
         """
         if job is None:
             return None
-        if job.is_ended_by_main:
+        if is_ended_by_main(job):
             await self._go_on_with_end(job)
         if not pods.lingering or not may_end_by_main(job):
             return None

@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.gang_lists import DagUse, Leak, find_leak, l
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_node, pods_of
-from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, waits_for_kueue
+from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
 from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
@@ -159,7 +159,7 @@ async def read_overview(
 
 
 def _is_of(gang: StoredGang, installation: str) -> bool:
-    return gang.installation == installation or not (gang.installation or gang.task_key)
+    return gang.installation == installation or not (gang.installation or gang.record.task)
 
 
 async def explain_gangs(
@@ -285,13 +285,13 @@ async def _read_workloads(
     evidence.workloads = {owner.uid: one for one in found for owner in one.metadata.owner_references}
     queues: set[tuple[str, str | None]] = set()
     for job in queued:
-        workload = evidence.workloads.get(job.queued_uid)
+        workload = evidence.workloads.get(queued_uid(job))
         if workload is None or explain_suspension(job, Evidence(queue_workload=workload)).cause not in IN_QUEUE:
             continue
         queues.add((job.ref.namespace, job.queue))
         if job.queue is not None and len(queues) <= QUEUES_MAX:
-            position = await recent_position(client, job.ref.namespace, job.queue, job.queued_uid)
-            evidence.positions[job.queued_uid] = position
+            position = await recent_position(client, job.ref.namespace, job.queue, queued_uid(job))
+            evidence.positions[queued_uid(job)] = position
 
 
 # -- pure ------------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def judge(gangs: Sequence[StoredGang], evidence: _Evidence, before: Overview) ->
         by_queue[gang.queue or ""].append(gang)
     placed = {gang.ref for gang in gangs if evidence.has_all_pods and _is_placed(gang, evidence)}
     views = tuple(known.get(gang.ref.uid) or view_gang(_snapshot(gang, evidence)) for gang in gangs)
-    is_settled = {gang.ref.uid: not gang.has_roles for gang in gangs}
+    is_settled = {gang.ref.uid: not gang.record.roles for gang in gangs}
     settled = {
         view.uid
         for view in views
@@ -338,8 +338,8 @@ def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
             for uid in (gang.ref.uid, *(pod.metadata.uid for pod in pods))
             for event in evidence.events.get(uid, ())
         ],
-        queue_workload=evidence.workloads.get(gang.queued_uid) if waits_for_kueue(gang) else None,
-        queue_position=evidence.positions.get(gang.queued_uid),
+        queue_workload=evidence.workloads.get(queued_uid(gang)) if waits_for_kueue(gang) else None,
+        queue_position=evidence.positions.get(queued_uid(gang)),
         shows_queue=evidence.has_all_workloads,
     )
     snapshot = GangSnapshot(gang, pods, podgroup=group, evidence=known, counts=_counts(gang, pods))
@@ -366,7 +366,7 @@ def _pods_of(gang: StoredGang, evidence: _Evidence) -> list[PodView]:
 
 def _is_placed(gang: StoredGang, evidence: _Evidence) -> bool:
     """Return whether a gang that assembles has a node for each of its ranks."""
-    if phase_of(gang) is not Phase.ASSEMBLING or gang.has_roles:  # the Job shows the counts of one role
+    if phase_of(gang) is not Phase.ASSEMBLING or gang.record.roles:  # the Job shows the counts of one role
         return False
     return _counts(gang, _pods_of(gang, evidence)).placed >= gang.ranks
 

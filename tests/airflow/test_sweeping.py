@@ -91,4 +91,4 @@ def test_cleared_task_runs_again_after_its_worker_died_before_the_delivery(api: 
 def attempts(run: DagRun, cluster: SandboxThread) -> list[StoredGang]:
     """Return the Jobs of a run."""
     jobs = map(read_job, cluster.call(lambda it: it.registry.list(JOBS)))
-    return [job for job in jobs if job.task_key is not None and job.task_key.run_id == run.run_id]
+    return [job for job in jobs if job.record.task is not None and job.record.task.run_id == run.run_id]

@@ -34,7 +34,7 @@ def airflow(connected: AirflowHome) -> Iterator[Airflow]:
 
 def jobs_of(run: DagRun, cluster: SandboxThread) -> list[dict[str, Any]]:
     jobs = cluster.call(lambda it: it.registry.list(JOBS))
-    return [job for job in jobs if (task := read_job(job).task_key) is not None and task.run_id == run.run_id]
+    return [job for job in jobs if (task := read_job(job).record.task) is not None and task.run_id == run.run_id]
 
 
 def test_gang_is_started_and_followed_without_a_worker(
@@ -112,10 +112,10 @@ def test_gang_of_a_triggerer_that_was_killed_is_adopted_and_its_spec_is_that_of_
 
     run.clear("gang")
     wait_for("the next try", lambda: claims(run, cluster) - claims_of(job))
-    hashes = {read_job(found).spec_hash for found in jobs_of(run, cluster)}
+    hashes = {read_job(found).record.spec_hash for found in jobs_of(run, cluster)}
     run.set_task_state("gang", "failed")
 
-    assert hashes == {read_job(job).spec_hash}
+    assert hashes == {read_job(job).record.spec_hash}
 
 
 def claims(run: DagRun, cluster: SandboxThread) -> set[str]:
@@ -123,4 +123,4 @@ def claims(run: DagRun, cluster: SandboxThread) -> set[str]:
 
 
 def claims_of(job: dict[str, Any]) -> set[str]:
-    return {read_job(job).claim}
+    return {read_job(job).claim.id}

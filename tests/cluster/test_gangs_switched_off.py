@@ -93,7 +93,7 @@ async def test_preferred_gang_runs_as_plain_pods_and_reports_the_reason(bare_ten
         assert event.status is Status.SUCCEEDED, event
         assert [outcome.result for outcome in await gangs.outcomes(submission.ref)] == [[1, 2], [0], [0]]
         job = await gangs.client.get(JOBS, submission.ref.name, bare_tenant.namespace)
-        assert read_job(job).decision == submission.decision
+        assert read_job(job).placement == submission.decision
         events = await gangs.client.list(EVENTS, bare_tenant.namespace, field_selector="reason=NotAGang")
         assert [event["involvedObject"]["uid"] for event in events] == [submission.ref.uid]
         with pytest.raises(NotFound):

@@ -82,7 +82,7 @@ def gang_in(cluster: SubmissionCluster, ref: GangRef) -> ClaimedGang | None:
     job = next((job for job in cluster.objects(JOBS) if job["metadata"]["uid"] == ref.uid), None)
     if job is None:
         return None
-    return ClaimedGang(read_job(job).claim, STAGES[state_of(read_job(job))])
+    return ClaimedGang(read_job(job).claim.id, STAGES[state_of(read_job(job))])
 
 
 ADOPT = Caller(Kind.ADOPT, NEXT)

@@ -279,10 +279,10 @@ def test_choice_never_leaves_more_than_one_live_gang(jobs, rule, max_tries):
             assert number not in {made.attempt for made in jobs}
         case Adopt(adopted, superseded):
             assert [made for made in live if made not in superseded] in ([], [adopted])
-            assert adopted.spec_hash == OURS or max_tries is not None
+            assert adopted.record.spec_hash == OURS or max_tries is not None
             assert state_of(adopted) in {SubmissionState.IN_PROGRESS, SubmissionState.SUCCEEDED}
         case Refuse(made):
-            assert made.spec_hash == OTHERS
+            assert made.record.spec_hash == OTHERS
             assert max_tries is None
             assert state_of(made) is SubmissionState.IN_PROGRESS
 
@@ -302,10 +302,10 @@ def test_gang_of_another_try_is_never_taken_after_a_loss(jobs, lost):
         case SubmitNew(number, superseded):
             assert number > max([lost, *(made.attempt for made in jobs)])
         case Adopt(adopted, superseded):
-            assert adopted.claim == ME
+            assert adopted.claim.id == ME
         case _:
             superseded = ()
-    assert all(made.attempt < lost or made.claim == ME for made in superseded)
+    assert all(made.attempt < lost or made.claim.id == ME for made in superseded)
 
 
 @given(JOBS, st.sampled_from([NEVER, DURABLE]), MAX_TRIES, st.randoms(use_true_random=False))

@@ -85,7 +85,7 @@ def check_counted_once(train: Task, last: TaskDeferred) -> None:
     """Check that the only live gang is that of the last try, and that it has one disruption in its count."""
     (live,) = (job for job in train.jobs if state_of(read_job(job)) is SubmissionState.IN_PROGRESS)
     assert live["metadata"]["uid"] == last.trigger.args.uid
-    assert (read_job(live).disruptions, read_job(live).claim) == (1, last.trigger.args.claim)
+    assert (read_job(live).record.disruptions, read_job(live).claim.id) == (1, last.trigger.args.claim)
     assert last.trigger.args.disruptions == 1
     assert live["spec"]["suspend"] is False
 

@@ -90,7 +90,7 @@ def test_roles_in_a_queue_are_a_job_set() -> None:
 def test_other_schedulers_need_no_cluster(scheduler: str) -> None:
     spec = GangSpec(image="i", workers=2, gang_scheduler=scheduler, queue_name="q" if scheduler == "kueue" else None)
     job = preview(spec, KEY)[0]
-    assert read_job(job).decision == f"gang:{scheduler}"
+    assert read_job(job).placement == f"gang:{scheduler}"
 
 
 def test_problems_are_those_of_a_submission() -> None:

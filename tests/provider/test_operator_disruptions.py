@@ -70,7 +70,7 @@ def deferred_again(train: Task, left: TaskDeferred, context: Any) -> TaskDeferre
 def disruption_counts(train: Task) -> list[int]:
     """Return the count of disruptions on each attempt's Job, by attempt."""
     jobs = sorted(train.jobs, key=lambda job: str(job["metadata"]["name"]))
-    return [read_job(job).disruptions for job in jobs]
+    return [read_job(job).record.disruptions for job in jobs]
 
 
 def lost_once(train: Task) -> tuple[Any, TaskDeferred]:

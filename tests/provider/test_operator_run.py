@@ -353,7 +353,7 @@ def test_gang_that_the_worker_follows_keeps_its_count_of_disruptions(
     context = train.next_try(retries_left=False)
     train.defer(context)
     (job,) = train.jobs
-    lost = {"metadata": {"annotations": recorded(disruptions=3, task=read_job(job).task_key)}}
+    lost = {"metadata": {"annotations": recorded(disruptions=3, task=read_job(job).record.task)}}
     embedded.call(lambda it: it.registry.patch(JOBS, job["metadata"]["name"], "default", lost, PatchKind.MERGE))
 
     with pytest.raises(AppFailed):
@@ -455,7 +455,7 @@ def test_the_second_try_claims_the_gang_of_the_first_one_and_delivers_its_result
     train = task(SUCCEEDED, deferrable=True, results="all")
     second, left = cleared_while_it_completes(train)
     (job,) = train.jobs
-    assert read_job(job).claim == str(second["ti"].id)
+    assert read_job(job).claim.id == str(second["ti"].id)
 
     event = with_task_instance(run_trigger(left), second["ti"])
     assert resume(train, second, event) == [{"rank": 0}, {"rank": 1}]

@@ -16,6 +16,7 @@ from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.spec import OnFinish
     from tests.provider.task_runner import Task, TaskMaker
 
 ENDLESS = "sleep 600"
@@ -32,6 +33,12 @@ def stored(train: Task) -> StoredGang:
     return read_job(job)
 
 
+def on_finish(train: Task) -> OnFinish:
+    policies = stored(train).claim.policies
+    assert policies is not None
+    return policies.on_finish
+
+
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_task_ends_when_its_gang_is_submitted(task: TaskMaker, deferrable: bool) -> None:
     train = task(ENDLESS, wait_until="submitted", deferrable=deferrable)
@@ -39,7 +46,7 @@ def test_task_ends_when_its_gang_is_submitted(task: TaskMaker, deferrable: bool)
     value = train.execute()
 
     assert value == train.xcoms["gang"] == reference(train)
-    assert (stored(train).claim, stored(train).on_finish) == ("", "keep")
+    assert (stored(train).claim.id, on_finish(train)) == ("", "keep")
 
 
 def test_task_that_waits_in_its_worker_ends_when_its_gang_runs(task: TaskMaker) -> None:
@@ -92,12 +99,12 @@ def test_gang_stays_with_its_task_until_airflow_has_accepted_the_success(task: T
     train = task(ENDLESS, wait_until="submitted")
     train.state = "running"
     train.execute()
-    refused = stored(train).claim
+    refused = stored(train).claim.id
 
     train.state = "success"
     train.execute()
 
-    assert (bool(refused), len(train.jobs), stored(train).claim) == (True, 1, "")
+    assert (bool(refused), len(train.jobs), stored(train).claim.id) == (True, 1, "")
 
 
 def test_task_that_is_cleared_while_its_gang_runs_owns_the_gang_again(task: TaskMaker) -> None:
@@ -108,7 +115,7 @@ def test_task_that_is_cleared_while_its_gang_runs_owns_the_gang_again(task: Task
     value = operator.execute(again)
 
     assert value == first
-    assert (stored(train).claim, stored(train).is_delivered) == (str(again["ti"].id), False)
+    assert (stored(train).claim.id, stored(train).is_delivered) == (str(again["ti"].id), False)
 
 
 def test_task_that_is_cleared_after_the_end_of_its_gang_submits_another_one(task: TaskMaker, connection: str) -> None:
@@ -138,8 +145,8 @@ def test_next_try_that_waits_for_the_end_owns_the_gang_as_any_other(task: TaskMa
 
     train.defer()
 
-    assert not stored(train).outlives_task
-    assert stored(train).on_finish == "delete_succeeded"
+    assert not stored(train).claim.outlives_task
+    assert on_finish(train) == "delete_succeeded"
     assert len(train.jobs) == 1
 
 
@@ -147,7 +154,7 @@ def test_gang_of_a_task_that_waits_for_its_end_carries_no_further_annotation(tas
     train = task(ENDLESS, deferrable=True)
     train.defer()
 
-    assert not stored(train).outlives_task
+    assert not stored(train).claim.outlives_task
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def test_outcomes_are_recorded_and_the_claim_stays(
     job = embedded.call(lambda it: it.registry.get(JOBS, ref.name, ref.namespace))
     pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"gangjobs.airflow/gang={ref.name}"))
     assert [outcome.exit_code for outcome in gangs.hook.outcomes(ref)] == [0, 0]
-    assert read_job(job).claim == "somebody"
+    assert read_job(job).claim.id == "somebody"
     assert not any("gangjobs.airflow/harvest" in pod["metadata"].get("finalizers", ()) for pod in pods)
 
 

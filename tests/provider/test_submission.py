@@ -99,7 +99,7 @@ async def test_a_retry_has_its_whole_time_limit(cluster, second_s, expected):
     await cluster.submit(replace_struct(GANG_OF_4, execution_timeout_s=second_s), claim="ti-2")
     (job,) = cluster.jobs()
     assert job["spec"].get("activeDeadlineSeconds") == expected
-    assert bool(read_job(job).time_limit) == (second_s is not None)
+    assert bool(read_job(job).claim.time_limit) == (second_s is not None)
 
 
 async def test_never_replaces_the_gang_of_the_try_before(cluster):
@@ -190,7 +190,7 @@ async def test_preferred_gang_falls_back_and_logs_the_reason():
         (event,) = cluster.objects(EVENTS)
         assert (event["reason"], event["type"]) == ("NotAGang", "Warning")
         assert event["involvedObject"]["uid"] == submission.ref.uid
-        assert read_job(cluster.live_jobs()[0]).decision == submission.decision
+        assert read_job(cluster.live_jobs()[0]).placement == submission.decision
         cluster.check_one_live_gang(submission)
 
 
@@ -214,7 +214,7 @@ async def test_dropped_link_of_a_preferred_gang_is_reported():
         cluster.ignore_scheduling_fields()
         submission = await cluster.submit(PREFERRED)
         assert "dropped spec.template.spec.schedulingGroup" in submission.notes[0]
-        assert read_job(cluster.live_jobs()[0]).decision == submission.decision
+        assert read_job(cluster.live_jobs()[0]).placement == submission.decision
         cluster.check_one_live_gang(submission)
 
 

@@ -334,4 +334,4 @@ async def test_try_that_finds_its_job_created_meanwhile_is_responsible_for_it(cl
     submission = await cluster.submit(claim="ti-2", api=api)
     cluster.check_one_live_gang(submission)
     (job,) = cluster.live_jobs()
-    assert read_job(job).claim == "ti-2"
+    assert read_job(job).claim.id == "ti-2"

@@ -268,7 +268,7 @@ async def test_gang_of_another_installation_is_not_adopted(cluster):
     staging = await cluster.submit(key=STAGING, claim="ti-1")
     assert (await cluster.submit(key=PROD, claim="ti-2")).adopted is False
     assert len(uids(cluster)) == 2
-    assert read_job(cluster.live_jobs()[0]).claim in {"ti-1", "ti-2"}
+    assert read_job(cluster.live_jobs()[0]).claim.id in {"ti-1", "ti-2"}
     assert staging.ref.uid in uids(cluster)
 
 
@@ -328,7 +328,7 @@ async def test_cleared_task_runs_again_after_a_sweep_has_written_the_mark_of_its
 
     assert (looks, sweeper.asked) == ([[], [SweepAction.MARK_DELIVERED], []], 1)
     (job,) = map(read_job, cluster.jobs())
-    assert (job.ref, job.is_delivered, job.on_finish) == (ref, True, OnFinish.KEEP)
+    assert (job.ref, job.is_delivered, job.claim.policies) == (ref, True, replace(DELETE, on_finish=OnFinish.KEEP))
     again = await cluster.submit(key=PROD, claim="ti-2", policies=DELETE, max_tries=2)
     assert (again.attempt, again.adopted) == (1, False)
 
@@ -363,7 +363,7 @@ async def test_success_that_a_try_adopts_meanwhile_is_not_marked(cluster):
     assert await sweeper.look(after_s=GRACE_S, api=api) == []
 
     (job,) = map(read_job, cluster.jobs())
-    assert (job.claim, job.is_delivered, api.happened) == ("ti-2", False, 1)
+    assert (job.claim.id, job.is_delivered, api.happened) == ("ti-2", False, 1)
 
 
 async def test_held_pods_of_an_ended_gang_are_harvested_once_in_each_grace(cluster):
@@ -467,4 +467,4 @@ async def test_a_try_that_adopts_or_submits_has_one_live_gang_whoever_sweeps_kil
         )
         assert not isinstance(submission, BaseException), submission
         (job,) = cluster.live_jobs()
-        assert (job["metadata"]["uid"], read_job(job).claim) == (submission.ref.uid, "ti-2")
+        assert (job["metadata"]["uid"], read_job(job).claim.id) == (submission.ref.uid, "ti-2")

@@ -69,7 +69,7 @@ class Deferred:
 
     def jobs(self, cluster: SandboxThread) -> list[dict[str, Any]]:
         listed = cluster.call(lambda it: it.registry.list(JOBS))
-        return [job for job in listed if read_job(job).claim == str(self.id)]
+        return [job for job in listed if read_job(job).claim.id == str(self.id)]
 
 
 async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded: SandboxThread) -> None:
@@ -79,7 +79,7 @@ async def test_gang_is_started_and_followed_to_its_end(connection: str, embedded
 
     assert event.status is Status.SUCCEEDED
     (job,) = task.jobs(embedded)
-    assert read_job(job).max_tries == 3
+    assert read_job(job).claim.max_tries == 3
 
 
 async def test_trigger_lets_go_of_the_dag_before_it_waits(connection: str) -> None:

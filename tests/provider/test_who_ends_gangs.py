@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.ending.sweep import sweep_once
 from airflow_provider_gangjobs.gang.state.ownership import TaskEnd
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.view import view_job
 from airflow_provider_gangjobs.service import GangService
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.ends import discard, kill, stop_gang
@@ -40,7 +41,7 @@ async def end_task(cluster: SubmissionCluster, *, deletes: bool) -> None:
 async def delete_submission(cluster: SubmissionCluster, ref: GangRef, *, job: bool) -> None:
     stored = next(read_job(each) for each in cluster.jobs() if read_job(each).ref == ref)
     cluster.run_controllers_during_sleep()
-    await GangService(cluster.client).delete_submission(stored.submission_id or "", namespace=NAMESPACE, job=job)
+    await GangService(cluster.client).delete_submission(stored.record.submission_id or "", namespace=NAMESPACE, job=job)
 
 
 async def sweep(cluster: SubmissionCluster, answer: TaskEnd, *, is_of_others: bool) -> None:
@@ -111,7 +112,7 @@ def marks(cluster: SubmissionCluster, ref: GangRef) -> dict[str, Any]:
     return {
         "delete": jobs == [],
         "stop": [job.stopped for job in jobs],
-        "deliver": [job.delivered_at for job in jobs],
+        "deliver": [view_job(job).delivered_at for job in jobs],
     }
 
 

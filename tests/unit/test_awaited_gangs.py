@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.awaited import (
 )
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
 from airflow_provider_gangjobs.parameters.target_gangs import read_gangs
 from tests.annotations import recorded
 
@@ -143,7 +143,7 @@ def test_gangs_that_are_no_references_are_refused(gangs: Any, message: str) -> N
 def made_at(second: int, name: str, attempt: int = 0) -> SelectedGang:
     stored = job(name, "t", attempt).view
     metadata = replace(stored.metadata, creation_timestamp=datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC))
-    return SelectedGang(GangRef("n", name, f"uid of {name}"), StoredGang(replace(stored, metadata=metadata)))
+    return SelectedGang(GangRef("n", name, f"uid of {name}"), build_gang(replace(stored, metadata=metadata)))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.gang.roles import (
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
 from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge, phase_of
+from airflow_provider_gangjobs.gang.state.queue_wait import queued_uid
 from airflow_provider_gangjobs.gang.state.stopped import BY_SUCCESS, Stopped, format_stopped, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
@@ -65,7 +66,7 @@ def test_record_has_no_pods_no_time_limit_and_no_object_of_kueue():
     assert not QUEUE_LABELS & body["metadata"]["labels"].keys()
     assert "gangjobs.airflow/gang-role" not in body["metadata"]["labels"]
     stored = read_job(body)
-    assert (stored.has_job_set, stored.requested_queue, stored.queue) == (True, "team", None)
+    assert (stored.record.has_job_set, stored.record.queue, stored.queue) == (True, "team", None)
     assert queue_of_job(stored).start_patch(stored)["spec"] == {"suspend": False}
 
 
@@ -228,7 +229,7 @@ def test_reason_is_that_of_the_job_that_failed_and_not_that_others_were_deleted(
 def test_counters_are_those_of_the_roles_and_not_of_the_record() -> None:
     gang = gang_of("complete", "complete")
     assert (gang.ranks, gang.workers, gang.status.succeeded, gang.status.completed_indexes) == (4, 4, 4, "0,1-3")
-    assert (gang.started_at.second, gang.ref) == (30, REF)  # type: ignore[union-attr]
+    assert (gang.status.start_time.second, gang.ref) == (30, REF)  # type: ignore[union-attr]
 
 
 def test_job_with_another_uid_is_not_the_job_of_the_gang() -> None:
@@ -252,7 +253,7 @@ def test_job_of_another_record_is_ignored() -> None:
 
 
 def test_gang_is_in_its_queue_when_its_submission_is_complete() -> None:
-    assert (gang_of("waits", "waits").queue, gang_of("waits", "waits").queued_uid) == ("team", "job-set")
+    assert (gang_of("waits", "waits").queue, queued_uid(gang_of("waits", "waits"))) == ("team", "job-set")
     incomplete = gang_of("waits", "waits", noted=False, suspend=True)
     assert (incomplete.queue, incomplete.is_submission_complete, incomplete.never_ran) == (None, False, True)
 
@@ -298,12 +299,12 @@ def test_gang_that_was_stopped_in_its_queue_has_failed_when_its_job_set_is_gone(
     assert must_delete_job_set(gang_of("waits", "waits", stopped=BY_USER))
     assert judge(gang_of("waits", "waits", state="limited", stopped=BY_USER), REF) is None
     gone = gang_of(None, None, state="limited", stopped=BY_USER)
-    assert (gone.failed_by_stop, phase_of(gone)) == (True, "failed")
+    assert (gone.ends_by_stop, phase_of(gone)) == (True, "failed")
 
 
 def test_gang_that_was_stopped_after_its_success_has_succeeded() -> None:
     gang = gang_of("complete", "complete", stopped=BY_USER, state="limited")
-    assert (phase_of(gang), gang.is_end_caused_by_stop) == ("succeeded", False)
+    assert (phase_of(gang), gang.ends_by_stop) == ("succeeded", False)
 
 
 def test_success_stays_when_the_job_set_is_deleted_after_it() -> None:

@@ -335,14 +335,14 @@ LIMITS = {
 def test_time_limit_of_the_job_comes_from_the_limits_of_the_task(limits, seconds, source):
     job = job_of(GangSpec(image="a", **limits))
     assert job["spec"].get("activeDeadlineSeconds") == seconds
-    assert read_job(job).time_limit == source
+    assert read_job(job).claim.time_limit == source
 
 
 def test_manifests_own_deadline_stands():
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"activeDeadlineSeconds": 5}}
     job = job_of(GangSpec(manifest=manifest, image="a", assemble_timeout_s=60, run_timeout_s=60))
     assert job["spec"]["activeDeadlineSeconds"] == 5
-    assert read_job(job).time_limit == ""
+    assert read_job(job).claim.time_limit == ""
 
 
 def test_job_without_a_gang_keeps_the_shape_of_the_manifest():

@@ -206,7 +206,8 @@ def test_only_a_confirmed_end_of_the_own_task_ends_a_live_gang(made: JobBuilder,
         assert facts.unowned_for is not None
         assert facts.unowned_for >= facts.grace
         assert not any((read.is_ended, read.is_stopped, read.is_being_deleted))
-        assert read.on_kill == "delete"
+        assert read.claim.policies is not None
+        assert read.claim.policies.on_kill == "delete"
 
 
 @given(st.sampled_from([made for made, _, _ in CASES.values()]), FACTS)
@@ -216,7 +217,7 @@ def test_only_a_success_of_the_own_task_marks_a_gang_that_has_succeeded(made: Jo
         assert facts.task is TaskEnd.SUCCEEDED
         assert facts.installation == read.installation != ""
         assert read.complete_condition is not None
-        assert read.claim
+        assert read.claim.id
         assert not any((read.is_delivered, read.is_being_deleted))
 
 

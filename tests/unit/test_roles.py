@@ -181,7 +181,7 @@ def test_order_of_roles_counts_and_order_of_their_parameters_does_not():
 
 def test_roles_are_read_as_they_were_written():
     main_job, _ = render()
-    assert read_job(main_job).roles == roles_of(SPEC) == LEADER_AND_WORKERS
+    assert read_job(main_job).record.roles == roles_of(SPEC) == LEADER_AND_WORKERS
 
 
 def test_rank_of_a_pod_counts_the_ranks_of_the_roles_before():

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.marks import AssemblyBaseline
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.marks import AssemblyBaseline, StoredClaim, Submitted, read_mark
+from airflow_provider_gangjobs.gang.state.phase import is_started_by_others
+from airflow_provider_gangjobs.gang.state.stored_gang import build_gang, read_job
+from airflow_provider_gangjobs.gang.view import view_job
 from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.views import JobView
 from tests.unit.builders import JobBuilder, at, job
@@ -35,39 +37,47 @@ def test_everything_that_a_submission_writes_is_read() -> None:
     )
     read = built.annotation(well_known.ANNOTATION_DELIVERED, at(90).isoformat()).read()
     assert read.ref == GangRef("team", "train-0", "job-uid")
-    assert (read.attempt, read.submission_id, read.spec_hash, read.field_digests) == (
+    assert (read.attempt, read.record.submission_id, read.record.spec_hash, read.record.fields) == (
         2,
         "digest-2",
         "hash",
         {"image": "1a"},
     )
-    assert (read.claim, read.holds_claim("ti-1"), read.holds_claim("ti-2")) == ("ti-1", True, False)
-    assert (read.delivered_at, read.disruptions, read.task_key, read.decision) == (at(90), 3, key, "gang:v1beta1")
+    assert (read.claim.id, read.holds_claim("ti-1"), read.holds_claim("ti-2")) == ("ti-1", True, False)
+    assert (view_job(read).delivered_at, read.record.disruptions, read.record.task, read.placement) == (
+        at(90),
+        3,
+        key,
+        "gang:v1beta1",
+    )
 
 
 BROKEN: dict[str, tuple[JobBuilder, str, Any]] = {
-    "no attempt": (job().label(well_known.LABEL_ATTEMPT, ""), "attempt", None),
-    "an attempt that is no number": (job().label(well_known.LABEL_ATTEMPT, "x"), "attempt_number", 0),
-    "a claim that is no JSON": (job().annotation(well_known.ANNOTATION_CLAIM, "ti-1"), "claim", ""),
-    "a claim that is nested too deep": (job().annotation(well_known.ANNOTATION_CLAIM, "[" * 100_000), "claim", ""),
+    "no attempt": (job().label(well_known.LABEL_ATTEMPT, ""), "attempt", 0),
+    "an attempt that is no number": (job().label(well_known.LABEL_ATTEMPT, "x"), "attempt", 0),
+    "a claim that is no JSON": (job().annotation(well_known.ANNOTATION_CLAIM, "ti-1"), "claim", StoredClaim()),
+    "a claim that is nested too deep": (
+        job().annotation(well_known.ANNOTATION_CLAIM, "[" * 100_000),
+        "claim",
+        StoredClaim(),
+    ),
     "a number that Python does not read": (
         job().annotation(well_known.ANNOTATION_CLAIM, f'{{"id":"ti-1","max_tries":{"9" * 5000}}}'),
-        "max_tries",
-        None,
+        "claim",
+        StoredClaim(),
     ),
     "an unknown policy": (
         job().annotation(
             well_known.ANNOTATION_CLAIM, '{"id":"ti-1","policies":{"on_kill":"explode","on_finish":"keep"}}'
         ),
-        "on_kill",
-        None,
+        "claim",
+        StoredClaim(),
     ),
-    "a baseline that Python does not read": (
-        job().annotation(well_known.ANNOTATION_ASSEMBLY_BASELINE, f'{{"other_stops":{"9" * 5000}}}'),
-        "assembly_baseline",
-        AssemblyBaseline(),
+    "a mark of the last step that is a list": (
+        job().annotation(well_known.ANNOTATION_SUBMITTED, "[]"),
+        "submitted",
+        Submitted(),
     ),
-    "a time that is none": (job().annotation(well_known.ANNOTATION_DELIVERED, "yes"), "delivered_at", None),
 }
 
 
@@ -76,8 +86,13 @@ def test_unreadable_annotation_is_the_same_as_a_missing_one(built: JobBuilder, n
     assert getattr(built.read(), name) == value
 
 
+def test_baseline_that_python_does_not_read_is_none() -> None:
+    assert read_mark(AssemblyBaseline, f'{{"other_stops":{"9" * 5000}}}') == AssemblyBaseline()
+
+
 def test_mark_of_delivery_counts_although_its_time_cannot_be_read() -> None:
-    assert job().annotation(well_known.ANNOTATION_DELIVERED, "yes").read().is_delivered
+    read = job().annotation(well_known.ANNOTATION_DELIVERED, "yes").read()
+    assert (read.is_delivered, view_job(read).delivered_at) == (True, None)
 
 
 SIZES = {
@@ -109,7 +124,7 @@ STARTERS = {
 @pytest.mark.parametrize(("built", "by_others", "never_ran"), STARTERS.values(), ids=STARTERS)
 def test_who_starts_the_job_and_whether_it_ever_ran(built: JobBuilder, by_others: bool, never_ran: bool) -> None:
     read = built.read()
-    assert (read.is_started_by_others, read.never_ran) == (by_others, never_ran)
+    assert (is_started_by_others(read), read.never_ran) == (by_others, never_ran)
 
 
 ENDS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
@@ -127,7 +142,7 @@ ENDS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
 @pytest.mark.parametrize(("built", "ends"), ENDS.values(), ids=ENDS)
 def test_stop_ends_a_gang_that_has_not_ended_by_itself(built: JobBuilder, ends: tuple[bool, bool]) -> None:
     read = built.read()
-    assert (read.is_ended, read.is_ending_by_stop) == ends
+    assert (read.is_ended, read.ends_by_stop) == ends
 
 
 def test_field_of_another_type_is_an_error() -> None:
@@ -136,7 +151,7 @@ def test_field_of_another_type_is_an_error() -> None:
 
 
 def test_jobs_with_equal_views_are_equal() -> None:
-    assert read_job(JobView()) == StoredGang(JobView())
+    assert read_job(JobView()) == build_gang(JobView())
 
 
 @pytest.mark.parametrize("module", ["gang.state.observation", "submission.submission", "submission.adopt_or_submit"])

@@ -93,7 +93,7 @@ def test_supervisor_has_its_variables() -> None:
     assert env["GANG_PROGRESS_TIMEOUT_S"] == "90.5"
     assert env["GANG_STOP_GRACE_S"] == "5"
     assert env["GANG_SUPERVISOR_ADDRESS"] == f"{name}-0.{name}"
-    assert (read_job(job).restarts_max, read_job(job).restarts_alone) == (2, False)
+    assert (read_job(job).record.restarts, read_job(job).record.restarts_alone) == (2, False)
 
 
 def test_files_of_the_supervisor_are_mounted_with_a_key() -> None:
@@ -112,7 +112,7 @@ def test_service_has_the_port_of_the_supervisor() -> None:
 def test_one_rank_restarts_as_a_whole_gang() -> None:
     (job,) = objects_of(spec_of(workers=1), "Job")
 
-    assert (read_job(job).restarts_max, read_job(job).restarts_alone) == (2, False)
+    assert (read_job(job).record.restarts, read_job(job).record.restarts_alone) == (2, False)
 
 
 def test_ranks_without_a_rendezvous_restart_alone() -> None:
@@ -120,7 +120,7 @@ def test_ranks_without_a_rendezvous_restart_alone() -> None:
     (job,) = objects_of(spec, "Job")
 
     assert env_of(pod_of(job)["containers"][0])["GANG_SUPERVISOR_ADDRESS"] == ""
-    assert (read_job(job).restarts_max, read_job(job).restarts_alone) == (2, True)
+    assert (read_job(job).record.restarts, read_job(job).record.restarts_alone) == (2, True)
     assert objects_of(spec, "Service") == []
 
 

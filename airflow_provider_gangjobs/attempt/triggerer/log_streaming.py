@@ -232,13 +232,13 @@ class LogStreaming:
         if job.ref != self._args.ref:
             return
         self._stored_progress = job.view.metadata.annotations.progress or ""
-        self.restarts_max = job.restarts_max
+        self.restarts_max = job.record.restarts
         if self.restarts_max is not None:
             if self.supervisor_lines is None:
                 from airflow_provider_gangjobs.tracking.logs.gang_streams import SupervisorLines
 
-                self.supervisor_lines = SupervisorLines(alone=job.restarts_alone, on_line=self._on_line)
-            self.task = job.task_key
+                self.supervisor_lines = SupervisorLines(alone=job.record.restarts_alone, on_line=self._on_line)
+            self.task = job.record.task
             self.supervisor_lines.resume(self._stored_progress)
 
     def observe(self, pods: Sequence[PodView]) -> None:

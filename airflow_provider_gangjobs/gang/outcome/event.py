@@ -236,7 +236,7 @@ def history_of(job: StoredGang | None, began: Mapping[Phase, datetime], *, ended
     times |= {} if ended is None else {"ended": ended}
     if job is None:
         return {"times": times}
-    placed = {"queue": job.queue or "", "placement": job.decision, "requests": job.requests}
+    placed = {"queue": job.queue or "", "placement": job.placement, "requests": job.record.requests}
     return {"times": times, **placed}
 
 

@@ -282,9 +282,9 @@ def time_limit(spec: GangSpec, manifest: Mapping[str, Any]) -> TimeLimit | None:
 
 def limit_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> tuple[int | None, str]:
     """Return activeDeadlineSeconds and its source for a gang that another try with this limit adopts."""
-    before_s = gang.active_deadline_s
-    if not gang.time_limit or before_s is None or gang.is_ended or gang.is_stopped:
-        return before_s, gang.time_limit
+    before_s = gang.view.spec.active_deadline_seconds
+    if not gang.claim.time_limit or before_s is None or gang.is_ended or gang.is_stopped:
+        return before_s, gang.claim.time_limit
     if limit is None:
         return None, ""
     # The Job is younger than its limit. So the sum leaves the try its whole time, whatever the clocks say.

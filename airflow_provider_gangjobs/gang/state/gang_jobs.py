@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.gang.state.stopped import (
     all_succeeded,
     has_succeeded_by_main,
 )
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
 from airflow_provider_gangjobs.kube.views import (
     Condition,
     JobSpec,
@@ -60,11 +60,11 @@ def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | 
     :param others: All Jobs with the gang's label at one moment, with the main Job or without it.
     """
     gang = read_job(main_job)
-    if not gang.roles:
+    if not gang.record.roles:
         return gang
     seen, uid = gang.view, gang.ref.uid
     jobs = filter(is_role_job, (read_job(job).view for job in others))
-    if gang.has_job_set:
+    if gang.record.has_job_set:
         return _combine_job_set(seen, [job for job in jobs if job.metadata.labels.gang_uid == uid])
     return combine(seen, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
 
@@ -95,7 +95,7 @@ def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> StoredG
     :param main_job: The Job of the first role.
     :param by_role: The Jobs of the other roles, as far as they exist.
     """
-    roles = StoredGang(main_job).roles
+    roles = build_gang(main_job).record.roles
     found = [(roles[0], main_job), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles[1:] if role.name not in by_role]
@@ -104,7 +104,7 @@ def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> StoredG
     metadata = replace(main_job.metadata, generation=max(job.metadata.generation for job in jobs))
     conditions = tuple(_conditions(found, missing if _is_started(main_job) else (), is_whole=not missing))
     status = _status(found, missing, conditions)
-    return StoredGang(JobView(metadata=metadata, spec=spec, status=status), jobs)
+    return build_gang(JobView(metadata=metadata, spec=spec, status=status), jobs)
 
 
 def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang:
@@ -112,8 +112,8 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
 
     :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
     """
-    main = StoredGang(main_job)
-    roles, noted = main.roles, main.submitted.role_jobs
+    main = build_gang(main_job)
+    roles, noted = main.record.roles, main.submitted.role_jobs
     by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
     found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
     jobs = tuple(job for _, job in found)
@@ -126,7 +126,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
         completions=size,
         active_deadline_seconds=max(filter(None, limits_s), default=None),
     )
-    queue = main.requested_queue if main.is_given_to_queue else None
+    queue = main.record.queue if main.submitted.is_queued else None
     metadata = replace(
         main_job.metadata,
         generation=max((job.metadata.generation for job in jobs), default=main_job.metadata.generation),
@@ -136,7 +136,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
     status = _status(found, missing, conditions)
     if has_succeeded_by_main(main_job):
         status = all_succeeded(status, size, conditions[-1])
-    return StoredGang(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
+    return build_gang(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
 
 
 def must_delete_job_set(gang: StoredGang) -> bool:
@@ -147,9 +147,9 @@ def must_delete_job_set(gang: StoredGang) -> bool:
     happen while the JobSet is suspended, and a Job that was created again is no part of the gang.
     """
     jobs = gang.jobs_with_pods
-    if gang.has_job_set and has_succeeded_by_main(gang.jobs[0]):
+    if gang.record.has_job_set and has_succeeded_by_main(gang.jobs[0]):
         return any(one.metadata.deletion_timestamp is None for one in jobs)
-    if not gang.has_job_set or gang.lacks_jobs:
+    if not gang.record.has_job_set or gang.lacks_jobs:
         return False
     fails = any(_condition(one, kind) for one in jobs for kind in ("Failed", "FailureTarget"))
     is_gone = bool(jobs) and all(one.metadata.deletion_timestamp is not None for one in jobs)
@@ -164,7 +164,7 @@ def jobs_to_end(gang: StoredGang) -> list[JobView]:
     """
     return [
         one
-        for one in (gang.jobs[:1] if gang.has_job_set and _lacks_roles(gang) else gang.jobs)
+        for one in (gang.jobs[:1] if gang.record.has_job_set and _lacks_roles(gang) else gang.jobs)
         if not end_condition(one) and one.spec.active_deadline_seconds != STOPPED_DEADLINE_S
     ]
 
@@ -179,7 +179,7 @@ def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
     if ttl_s is None:
         return None
     spec = {"ttlSecondsAfterFinished": ttl_s}
-    if gang.has_job_set and not end_condition(gang.jobs[0]):
+    if gang.record.has_job_set and not end_condition(gang.jobs[0]):
         spec |= {"activeDeadlineSeconds": STOPPED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
     return {"spec": spec}
 
@@ -193,7 +193,7 @@ def _is_noted(job: JobView, role: str, noted: Mapping[str, str] | None) -> bool:
 
 
 def _lacks_roles(gang: StoredGang) -> bool:
-    return len(gang.jobs_with_pods) < len(gang.roles)
+    return len(gang.jobs_with_pods) < len(gang.record.roles)
 
 
 def _waits_suspended(job: JobView) -> bool:
@@ -208,7 +208,7 @@ def _is_started(main_job: JobView) -> bool:
 def _is_submitted(main_job: JobView) -> bool:
     """The submission is complete. Kueue may suspend the main Job of a JobSet after that, because it names no queue
     (`manageJobsWithoutQueueName`)."""
-    return not main_job.spec.suspend or StoredGang(main_job).is_given_to_queue
+    return not main_job.spec.suspend or build_gang(main_job).submitted.is_queued
 
 
 def _status(
@@ -270,7 +270,7 @@ def _conditions_of_job_set(
         # Nothing but the deletion of the JobSet ends the gang.
         has_ended = is_gone
         failure = _condition(main_job, "Failed") or _condition(main_job, "FailureTarget")
-        if not StoredGang(main_job).is_stopped:
+        if not build_gang(main_job).is_stopped:
             failure = _failure((), missing) if _is_started(main_job) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")

@@ -112,13 +112,13 @@ def observe(
     """
     pods = pods if isinstance(pods, PodIndex) else PodIndex(ref, pods)
     own_job = gang if gang is not None and gang.ref.uid == ref.uid else None
-    start = own_job.started_at if own_job is not None and own_job.interim_condition is None else None
+    start = own_job.status.start_time if own_job is not None and own_job.interim_condition is None else None
     if own_job is not None and start is not None:
         starts = (one.status.start_time or start for one in own_job.jobs_with_pods)
         pods = pods.since(min(starts, default=start))
     counts = pods.counts(own_job)
     ran_after_start = evidence.ran_after_start
-    if own_job is not None and ran_after_start is not None and own_job.started_at == ran_after_start:
+    if own_job is not None and ran_after_start is not None and own_job.status.start_time == ran_after_start:
         counts = replace(counts, started=max(counts.started, counts.ranks))
     inputs = WaitInputs(own_job, pods, podgroup, counts, evidence)
     return _observation(ref, inputs, phase_of(own_job, counts), judge(gang, ref), started=counts.started)
@@ -158,7 +158,7 @@ def _observation(
         verdict,
         earlier_assembly_s(inputs.job, workload),
         known_capacity(reason, inputs) if phase is Phase.ASSEMBLING else None,
-        is_stopped=inputs.job is not None and inputs.job.is_end_caused_by_stop,
+        is_stopped=inputs.job is not None and inputs.job.ends_by_stop,
     )
 
 
@@ -172,9 +172,9 @@ def _times(
         if phase is Phase.QUEUED:
             # A Job in a queue is queued from its creation, before the Job controller has processed it. If Kueue has
             # stopped the Job, the time is unknown until then: Kueue removes startTime before that.
-            began[Phase.QUEUED] = began[Phase.QUEUED] or (gang.created_at if gang.was_never_admitted else None)
+            began[Phase.QUEUED] = began[Phase.QUEUED] or (gang.created_at if _was_never_admitted(gang) else None)
         else:
-            began[Phase.ASSEMBLING] = gang.started_at
+            began[Phase.ASSEMBLING] = gang.status.start_time
             began[Phase.FINISHING] = gang.interim_condition.last_transition_time if gang.interim_condition else None
     if counts.ranks and counts.started >= counts.ranks and phase is not Phase.QUEUED:
         began[Phase.RUNNING] = pods.all_started_at(counts.ranks)
@@ -187,8 +187,13 @@ def _times(
     return {reached: at for reached, at in began.items() if at is not None}
 
 
+def _was_never_admitted(gang: StoredGang) -> bool:
+    """Kueue has not admitted the Job yet, as far as is known: an admission changes the spec."""
+    return not gang.has_run and gang.view.metadata.generation == 1
+
+
 def _reason(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Reason:
-    if inputs.job is not None and inputs.job.is_end_caused_by_stop:
+    if inputs.job is not None and inputs.job.ends_by_stop:
         return explain_suspension(inputs.job)
     if verdict is not None:
         return reason_of_verdict(verdict)

@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
 from airflow_provider_gangjobs.gang.state.stop import FinishStep, next_finish_step
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 OVER: Final = "the gang is over, and its time to live removes the Job"
@@ -157,10 +158,10 @@ def _decide_own(gang: StoredGang, facts: SweepFacts) -> SweepDecision:
 def _decide_ended(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDecision:
     if facts.held_pods:
         return SweepDecision(SweepAction.RELEASE, f"the gang is over, its pods are held, and {unowned}")
-    if gang.is_delivered and not gang.is_being_deleted and _deletes_delivered(gang):
-        return SweepDecision(
-            SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {gang.on_finish}"
-        )
+    policies = gang.claim.policies
+    if gang.is_delivered and not gang.is_being_deleted and policies is not None and _deletes_delivered(gang, policies):
+        reason = f"its outcome was delivered, and on_finish is {policies.on_finish}"
+        return SweepDecision(SweepAction.DELETE_DELIVERED, reason)
     if next_finish_step(gang) is FinishStep.END:
         return SweepDecision(
             SweepAction.FINISH, f"the gang is over, its Job is suspended and has not failed, and {unowned}"
@@ -192,16 +193,19 @@ def _decide_undelivered(facts: SweepFacts) -> SweepDecision:
 
 
 def _lacks_delivery(gang: StoredGang) -> bool:
-    is_of_operator = gang.task_key is not None and bool(gang.claim) and gang.on_finish is not None
+    claim = gang.claim
+    is_of_operator = gang.record.task is not None and bool(claim.id) and claim.policies is not None
     is_undelivered = not (gang.is_delivered or gang.is_being_deleted)
     return is_of_operator and is_undelivered and gang.complete_condition is not None
 
 
 def _decide_live(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDecision:
-    if gang.task_key is None or not gang.claim:
+    if gang.record.task is None or not gang.claim.id:
         return _leave("the gang belongs to no task")
-    if gang.on_kill is not OnKill.DELETE:
-        return _leave("on_kill is keep" if gang.on_kill is OnKill.KEEP else "the Job does not name the policy on_kill")
+    if gang.claim.policies is None:
+        return _leave("the Job does not name the policy on_kill")
+    if gang.claim.policies.on_kill is OnKill.KEEP:
+        return _leave("on_kill is keep")
     match facts.task:
         case TaskEnd.ENDED:
             return SweepDecision(SweepAction.DELETE_LIVE, "its task has ended, as Airflow has confirmed")
@@ -268,9 +272,9 @@ def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: f
     return (TaskEnd.ENDED if is_confirmed else TaskEnd.ENDED_ONCE), ended_since_s
 
 
-def _deletes_delivered(gang: StoredGang) -> bool:
+def _deletes_delivered(gang: StoredGang, policies: Policies) -> bool:
     is_success = gang.complete_condition is not None
-    return gang.on_finish is OnFinish.DELETE or (gang.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
+    return policies.on_finish is OnFinish.DELETE or (policies.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
 
 
 def _leave(reason: str) -> SweepDecision:

@@ -57,6 +57,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
+
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from datetime import datetime
@@ -110,7 +112,7 @@ def judge(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None
     :param last_seen: The Job as it was last seen, which may say who has deleted it.
     """
     if gang is None:
-        if last_seen is not None and last_seen.ref == ref and last_seen.deleted_by:
+        if last_seen is not None and last_seen.ref == ref and last_seen.view.metadata.annotations.deleted_by:
             return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(last_seen))
         return Verdict(VerdictKind.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
     if gang.ref.uid != ref.uid:
@@ -124,21 +126,21 @@ def _verdict_by_conditions(gang: StoredGang) -> Verdict | None:
     if (found := gang.complete_condition) is not None:
         kind, at = VerdictKind.SUCCEEDED, gang.status.completion_time or found.last_transition_time
     elif (found := gang.failed_condition) is not None:
-        kind, at, requested = VerdictKind.FAILED, found.last_transition_time, gang.deletion_requested_at
+        kind, at, requested = VerdictKind.FAILED, found.last_transition_time, deletion_requested_at(gang.view.metadata)
         if at is not None and requested is not None and at > requested:
             return None  # the Job controller counts pods that the deletion ends as failed
     else:
         return None
-    indexes, limited_by = gang.status.completed_indexes, gang.time_limit
+    indexes, limited_by = gang.status.completed_indexes, gang.claim.time_limit
     return Verdict(kind, found.reason, found.message, at, indexes, limited_by=limited_by)
 
 
 def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:
-    requested = gang.deletion_requested_at
+    requested = deletion_requested_at(gang.view.metadata)
     if requested is None:
         return None
     reason, message = REASON_DELETED, f"Job {ref} is being deleted"
-    if gang.deleted_by:
+    if gang.view.metadata.annotations.deleted_by:
         reason, message = REASON_DELETED_ON_PURPOSE, _deleted_by(gang)
     return Verdict(VerdictKind.DELETED, reason, message, requested, gang.status.completed_indexes)
 
@@ -149,7 +151,7 @@ def verdict_of_begun_deletion(gang: StoredGang) -> Verdict:
 
 
 def _deleted_by(gang: StoredGang) -> str:
-    return f"Job {gang.ref} was deleted by {gang.deleted_by}"
+    return f"Job {gang.ref} was deleted by {gang.view.metadata.annotations.deleted_by}"
 
 
 GENERATION_AS_SUBMITTED: Final = 2
@@ -190,8 +192,8 @@ def _succeeded_as_submitted(gang: StoredGang, ref: GangRef) -> bool:
     return (
         verdict is not None
         and verdict.kind is VerdictKind.SUCCEEDED
-        and 0 < gang.generation <= GENERATION_AS_SUBMITTED
-        and 0 < (gang.completions or 0) == gang.parallelism == gang.status.succeeded
+        and 0 < gang.view.metadata.generation <= GENERATION_AS_SUBMITTED
+        and 0 < (gang.view.spec.completions or 0) == gang.parallelism == gang.status.succeeded
         and gang.status.failed == 0
     )
 
@@ -237,22 +239,27 @@ def phase_of(gang: StoredGang | None, pods: Counts | None = None) -> Phase:
     verdict = judge(gang, gang.ref)
     if verdict is not None:
         return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.kind]
-    if gang.is_ending_by_stop:
+    if gang.ends_by_stop:
         return Phase.FINISHING if held or gang.has_pods_left else Phase.FAILED
     if gang.interim_condition is not None:
         return Phase.FINISHING
     if _is_queued(gang):
         return Phase.QUEUED
-    if gang.started_at is None:
+    if gang.status.start_time is None:
         return Phase.SUBMITTED
     started = pods.started if pods else gang.started_ranks
     return Phase.RUNNING if started >= gang.ranks else Phase.ASSEMBLING
 
 
+def is_started_by_others(gang: StoredGang) -> bool:
+    """Return whether Kueue or the user starts the Job, and the submission does not."""
+    return gang.queue is not None or gang.record.is_kept_suspended
+
+
 def _is_queued(gang: StoredGang) -> bool:
-    if gang.suspended_condition is not None or (gang.is_queued_by_kueue and gang.started_at is None):
+    if gang.suspended_condition is not None or (gang.queue is not None and gang.status.start_time is None):
         return True
-    return gang.is_suspended and (gang.has_run or gang.is_started_by_others)
+    return gang.is_suspended and (gang.has_run or is_started_by_others(gang))
 
 
 class SubmissionState(StrEnum):
@@ -280,7 +287,7 @@ def state_of(gang: StoredGang) -> SubmissionState:
     if gang.problem:
         return SubmissionState.FOREIGN
     # A gang that outlives its task is delivered while it runs. Until the gang ends, another try may adopt it.
-    if gang.is_delivered and (gang.is_over or not gang.outlives_task):
+    if gang.is_delivered and (gang.is_over or not gang.claim.outlives_task):
         return SubmissionState.DELIVERED
     ended = end_of(gang)
     is_stopped = ended is SubmissionState.IN_PROGRESS and gang.is_stopped

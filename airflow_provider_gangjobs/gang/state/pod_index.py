@@ -253,7 +253,7 @@ class PodIndex:
     def _with_completed(self, ranks: Counter[Hashable], gang: StoredGang | None) -> int:
         """Return the number of these ranks and of those that the Job has completed, whose pods may be gone."""
         done = gang.status.completed_indexes if gang else ""
-        if gang is None or not done or len(ranks) >= (gang.completions or 0):
+        if gang is None or not done or len(ranks) >= (gang.view.spec.completions or 0):
             return len(ranks)  # a list of 50,000 parts is parsed only if it can change the result
         if done != self._completed[0]:
             self._completed = done, parse_spans(done)
@@ -313,7 +313,7 @@ def read_rules(stored: Iterable[Mapping[str, Any]]) -> JobRules:
 def may_end_by_main(gang: StoredGang) -> bool:
     """Return whether the Job runs, and nobody has decided its end."""
     is_decided = gang.is_over or gang.interim_condition is not None or gang.lacks_jobs
-    return not is_decided and not gang.is_suspended and gang.started_at is not None
+    return not is_decided and not gang.is_suspended and gang.status.start_time is not None
 
 
 def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | None:
@@ -321,7 +321,7 @@ def end_due(gang: StoredGang, pods: PodIndex, rules: JobRules) -> datetime | Non
     found = _find_end(gang, pods.lingering.values(), rules)
     if found is None:
         return None
-    may_be_all = len(found.pods) + pods.succeeded + gang.status.succeeded >= (gang.completions or 0)
+    may_be_all = len(found.pods) + pods.succeeded + gang.status.succeeded >= (gang.view.spec.completions or 0)
     return found.due if not found.has_succeeded or may_be_all else None
 
 
@@ -334,7 +334,7 @@ def decide_end(gang: StoredGang, pods: Iterable[PodView], rules: JobRules) -> En
         return found
     succeeded = (*found.pods, *(pod for pod in known if pod.status.phase == "Succeeded"))
     ranks = parse_indexes(gang.status.completed_indexes).union(map(rank_of, succeeded))
-    return found if ranks >= set(range(gang.completions or 0)) else None
+    return found if ranks >= set(range(gang.view.spec.completions or 0)) else None
 
 
 def _find_end(gang: StoredGang, running_on: Iterable[PodView], rules: JobRules) -> EndByMain | None:
@@ -349,11 +349,11 @@ def _find_end(gang: StoredGang, running_on: Iterable[PodView], rules: JobRules) 
         jobs = tuple(one for one in jobs if not gang.jobs or first.metadata.is_owned_by(one.metadata.uid))
         found = EndByMain(has_succeeded=False, due=at + SIDECAR_GRACE, pods=pods, jobs=jobs)
         return found if jobs and rules.fails_at_once else None
-    may_succeed = rules.is_indexed and 0 < (gang.completions or 0) == gang.parallelism
+    may_succeed = rules.is_indexed and 0 < (gang.view.spec.completions or 0) == gang.parallelism
     if not lingering or len(lingering) < len(ends) or not may_succeed:
         return None
     # The JobSet controller deletes all Jobs of a JobSet when one fails, so the main Job has the mark.
-    jobs = gang.jobs[:1] if gang.has_job_set else tuple(one for one in jobs if not end_condition(one))
+    jobs = gang.jobs[:1] if gang.record.has_job_set else tuple(one for one in jobs if not end_condition(one))
     at = max(_finished_at(end) for _, end in lingering)
     return EndByMain(has_succeeded=True, due=at + SIDECAR_GRACE, pods=pods, jobs=jobs)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.marks import AssemblyBaseline
+from airflow_provider_gangjobs.gang.marks import AssemblyBaseline, read_mark
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.messages import read_queue_refusal, to_clause
 from airflow_provider_gangjobs.gang.state.reason import (
@@ -80,18 +80,26 @@ def explain_suspension(gang: StoredGang, evidence: Evidence = NO_EVIDENCE) -> Re
         return explain_queue(gang.queue, workload, evidence.events, position=evidence.queue_position)
     if workload is not None:
         return because("ManagedWithoutQueue")
-    if gang.is_suspended and gang.is_kept_suspended:
+    if gang.is_suspended and gang.record.is_kept_suspended:
         return because("KeptSuspended")
     if gang.is_suspended_again:
         return because("SuspendedAgain")
     return because("SubmissionIncomplete" if gang.is_suspended else "JobNotResumed")
 
 
+def queued_uid(gang: StoredGang) -> str:
+    """Return the UID of the object that Kueue admits: the JobSet of the roles, if it is known, or else the Job."""
+    if not gang.record.has_job_set:
+        return gang.ref.uid
+    owners = (owner for one in gang.jobs_with_pods for owner in one.metadata.owner_references)
+    return next((owner.uid for owner in owners if owner.controller), gang.ref.uid)
+
+
 def waits_for_kueue(gang: StoredGang) -> bool:
     """Return whether Kueue's Workload may say why the gang waits."""
-    if not gang.is_queued_by_kueue:
+    if gang.queue is None:
         return gang.is_suspended_again
-    return gang.is_suspended or gang.started_at is None
+    return gang.is_suspended or gang.status.start_time is None
 
 
 def explain_queue(
@@ -221,10 +229,14 @@ def earlier_assembly_s(gang: StoredGang | None, workload: KueueWorkloadView | No
     """
     if gang is None or workload is None:
         return 0.0
-    stops, baseline = count_stops(workload), gang.assembly_baseline
+    stops, baseline = count_stops(workload), _baseline_of(gang)
     if not stops.before_ready or stops.others + stops.after_ready != baseline.other_stops:
         return 0.0
     return float(max(workload.status.admitted_before_s - baseline.admitted_s, 0))
+
+
+def _baseline_of(gang: StoredGang) -> AssemblyBaseline:
+    return read_mark(AssemblyBaseline, gang.view.metadata.annotations.assembly_baseline)
 
 
 def next_assembly_baseline(gang: StoredGang, workload: KueueWorkloadView | None) -> AssemblyBaseline | None:
@@ -236,6 +248,6 @@ def next_assembly_baseline(gang: StoredGang, workload: KueueWorkloadView | None)
         return None
     stops = count_stops(workload)
     other_stops = stops.others + stops.after_ready
-    if other_stops == gang.assembly_baseline.other_stops:
+    if other_stops == _baseline_of(gang).other_stops:
         return None
     return AssemblyBaseline(other_stops, workload.status.admitted_before_s)

@@ -33,7 +33,7 @@ def stop_patch(stopped: Stopped, gang: StoredGang) -> dict[str, Any]:
     :param gang: The Job as it was just read. The patch is sent only if the Job has not changed since.
     """
     spec: dict[str, Any] = {"activeDeadlineSeconds": STOPPED_DEADLINE_S}
-    if gang.is_suspended or gang.started_at is None:
+    if gang.is_suspended or gang.status.start_time is None:
         spec["suspend"] = True
     return {"spec": spec} if gang.stopped is not None else {**mark_patch(stopped), "spec": spec}
 
@@ -52,7 +52,7 @@ class FinishStep(StrEnum):
 def next_finish_step(gang: StoredGang) -> FinishStep:
     """Return what remains to be done until the main Job has failed, if it was stopped or has no time left."""
     main_job = gang.main
-    is_to_end = main_job.is_stopped or main_job.active_deadline_s == STOPPED_DEADLINE_S
+    is_to_end = main_job.is_stopped or main_job.view.spec.active_deadline_seconds == STOPPED_DEADLINE_S
     if not is_to_end or end_condition(main_job.view) or main_job.is_being_deleted:
         return FinishStep.NOTHING
     return FinishStep.END if main_job.is_suspended else FinishStep.WAIT
@@ -70,7 +70,7 @@ def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
 
     :param is_deactivated: Whether Kueue's Workload of the Job was deactivated.
     """
-    if gang.is_queued_by_kueue and not is_deactivated:
+    if gang.queue is not None and not is_deactivated:
         return {"spec": {"parallelism": 0}}
     return end_patch()
 
@@ -109,7 +109,7 @@ def judge_stopped(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGan
     verdict = judge(gang, ref, last_seen=last_seen)
     if gang is None or (verdict is not None and not (_is_stop_verdict(verdict) and gang.is_stopped)):
         return verdict
-    if gang.deleted_by and deadline_of(gang) is None:
+    if gang.view.metadata.annotations.deleted_by and deadline_of(gang) is None:
         return verdict_of_begun_deletion(gang)
     return None
 

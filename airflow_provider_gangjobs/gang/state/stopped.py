@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
+    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import JobStatus, JobView
 
 TEXT_CHARACTERS_MAX: Final = 2000
@@ -153,6 +154,11 @@ def with_end_by_main(job: JobView) -> JobView:
     found = Condition(kind, "True", stopped.code, stopped.text, at)
     status = replace(job.status, conditions=(*others, found))
     return replace(job, status=all_succeeded(status, job.spec.completions or 0, found) if has_succeeded else status)
+
+
+def is_ended_by_main(gang: StoredGang) -> bool:
+    """Return whether the provider has ended the gang, because its main containers had ended and others had not."""
+    return any(_end_by_main(one) is not None for one in gang.jobs or (gang.view,))
 
 
 def has_succeeded_by_main(job: JobView) -> bool:

@@ -243,7 +243,7 @@ def find_last(events: Iterable[EventView]) -> EventView:
 def _group_reason(inputs: WaitInputs) -> str:
     if inputs.podgroup is None:
         return ""
-    scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
+    scheduler = separate_scheduler_of(inputs.job.placement if inputs.job else None)
     if scheduler is not None:
         return scheduler.group_reason(inputs.podgroup)
     refused = (item for item in inputs.podgroup.status.conditions if item.status == "False" and item.message)
@@ -260,7 +260,7 @@ def _find_scheduler_silence(inputs: WaitInputs) -> Reason | None:
         return None
     if inputs.pods.refusals:
         return because("NoCauseYet")
-    scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
+    scheduler = separate_scheduler_of(inputs.job.placement if inputs.job else None)
     silence = scheduler.explain_silence(inputs.podgroup) if scheduler is not None else None
     if silence is not None:
         cause, queue = silence
@@ -270,7 +270,7 @@ def _find_scheduler_silence(inputs: WaitInputs) -> Reason | None:
 
 def placed_at_once(job: StoredGang, group: PodGroupView | None) -> int:
     """Return how many ranks of a gang are placed together: 1 without gang scheduling."""
-    is_gang = job.decision.startswith("gang:")  # the format of `PlacementDecision`
+    is_gang = job.placement.startswith("gang:")  # the format of `PlacementDecision`
     return (_placed_at_once(group) if group else None) or (job.ranks if is_gang else 1)
 
 

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.gang.render.job_manifest import render_job, rende
 from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, read_gang
 from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
 from airflow_provider_gangjobs.kube.names import pointers_of
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
@@ -68,17 +68,17 @@ class CreateJob(Step, frozen=True):
             raise progress.superseded(f"{progress.where} is being deleted")
         if job.is_dropped:
             raise progress.superseded(f"{progress.where} is kept from a deleted submission")
-        if (job.submission_id, job.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
+        if (job.record.submission_id, job.record.spec_hash) != (progress.attempt.submission_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.submission_id, job)
-        if job.claim != progress.attempt.claim.id:
+        if job.claim.id != progress.attempt.claim.id:
             raise RestartSubmission(
                 f"Another try has created {progress.where} in the meantime, and is responsible for it"
             )
-        if job.has_job_set != progress.has_job_set:
+        if job.record.has_job_set != progress.has_job_set:
             raise RestartSubmission(f"{progress.where} was created at the same time, with or without a queue")
         progress.job, progress.adopted = stored, is_found
         # The dry run has found no queue, but the LocalQueue may have been created since.
-        if job.has_roles and (error := given_queue_error(job)) is not None:
+        if job.record.roles and (error := given_queue_error(job)) is not None:
             raise error
         return True
 
@@ -89,10 +89,10 @@ def conflict(spec: GangSpec, submission_id: str, job: StoredGang) -> SubmissionC
         ref=str(job.ref),
         uid=job.ref.uid,
         ours_hash=spec.hash,
-        theirs_hash=job.spec_hash,
+        theirs_hash=job.record.spec_hash,
         fields=differing_fields(spec, job),
         submission_id=submission_id,
-        theirs_submission_id=job.submission_id,
+        theirs_submission_id=job.record.submission_id,
     )
 
 
@@ -222,7 +222,7 @@ class StartJob(ChangeStep, frozen=True):
 
         The connection may name another queue by now than when the Job was created.
         """
-        is_known = progress.stored.requested_queue is not None or self.queue.name is None
+        is_known = progress.stored.record.queue is not None or self.queue.name is None
         return queue_of_job(progress.stored) if is_known else self.queue
 
 
@@ -252,7 +252,7 @@ class StartRole(ChangeStep, frozen=True):
 
     def note(self, progress: Progress, stored: Object) -> bool:
         job = read_job(stored)
-        if not jobs_to_end(StoredGang(job.view, (job.view,))):
+        if not jobs_to_end(build_gang(job.view, (job.view,))):
             raise progress.failed(self.name, "The gang was stopped in the meantime", transient=True)
         progress.owned[JOBS.kind, stored["metadata"]["name"]] = stored
         return not job.is_suspended
@@ -307,12 +307,12 @@ async def find_jobs_of_job_set(progress: Progress) -> None:
     give_up_at = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
     while True:
         gang = read_gang(progress.job, await requests.list(JOBS, gang_selector(progress.attempt.name)))
-        if len(gang.jobs_with_pods) == len(gang.roles):
+        if len(gang.jobs_with_pods) == len(gang.record.roles):
             uids = [one.metadata.uid for one in gang.jobs_with_pods]
-            progress.role_uids = dict(zip(gang.role_names, uids, strict=True))
+            progress.role_uids = dict(zip((role.name for role in gang.record.roles), uids, strict=True))
             return
         if requests.clock.monotonic() >= give_up_at or not await requests.sleep_before_retry(CONTROLLER_PAUSE_S):
-            cause = f"The JobSet controller has created {len(gang.jobs_with_pods)} of {len(gang.roles)} Jobs"
+            cause = f"The JobSet controller has created {len(gang.jobs_with_pods)} of {len(gang.record.roles)} Jobs"
             advice = "Look at the events of the JobSet and at the log of the JobSet controller, then run the task again"
             raise progress.failed(_FIND_JOBS, cause, transient=True, advice=advice)
 
@@ -337,7 +337,7 @@ class GiveJobSetToQueue(ChangeStep, frozen=True):
 
     async def apply(self, progress: Progress) -> Object:
         metadata = self.last_read(progress)["metadata"]
-        labels = {LABEL_KUEUE_QUEUE: progress.stored.requested_queue}
+        labels = {LABEL_KUEUE_QUEUE: progress.stored.record.queue}
         body = {"metadata": {"labels": labels}}
         return await patch_version(progress.requests.client, JOB_SETS, metadata, body)
 

@@ -88,7 +88,7 @@ class Progress:
     def has_job_set(self) -> bool:
         """Whether the roles of the gang are one JobSet."""
         if self.job:
-            return self.stored.has_job_set
+            return self.stored.record.has_job_set
         return self.spec.roles is not None and self.shape.kueue_queue is not None
 
     @property

@@ -188,7 +188,7 @@ def task_changes(deployment: Deployment, history: History, actions: Sequence[Use
     """Return the changes of all tasks, with what users did, and with the results of the last successes."""
     digests: dict[Instance, str] = {}
     for change in history.of(JOBS):
-        if (task := read_job(change.obj).task_key) is not None:
+        if (task := read_job(change.obj).record.task) is not None:
             digests[task.task_id, task.map_index] = change.task
     rows, results = deployment.states.rows(), deployment.states.results()
     last = {row.instance: row for row in rows}

@@ -53,7 +53,7 @@ def test_retry_adopts_and_completes_a_submission(old: Golden, moment: str, in_fl
     task.wait_for_pods()
     assert task.job["metadata"]["uid"] == before["metadata"]["uid"] == left.trigger.args.uid
     assert task.job["spec"]["suspend"] is False
-    claim = read_job(task.job).claim
+    claim = read_job(task.job).claim.id
     assert claim == task.context(is_retry=True)["ti"].id != old.data["task_instance"]["id"]
 
 
