@@ -20,7 +20,7 @@ import httpx
 import msgspec
 import psutil
 
-from airflow_provider_gangjobs.cluster.client import Client, PatchType
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
@@ -217,7 +217,7 @@ async def complete(client: Client, namespace: str, name: str) -> None:
         "completionTime": at,
         "conditions": conditions,
     }
-    await client.patch(JOBS, name, namespace, {"status": status}, patch_type=PatchType.MERGE, subresource="status")
+    await client.patch(JOBS, name, namespace, {"status": status}, patch_type="merge", subresource="status")
 
 
 def now() -> str:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.client import Client, ResponseFormat
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
@@ -124,7 +124,7 @@ class HollowNodes:
                 meta["namespace"],
                 body,
                 subresource="status",
-                response_format=ResponseFormat.METADATA,
+                returns_metadata=True,
             )
 
 

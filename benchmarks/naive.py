@@ -13,7 +13,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.client import Client, PatchType
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_patch
@@ -34,7 +34,7 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
         async def release(meta: dict[str, Any]) -> None:
             async with in_flight:
                 await client.patch(
-                    PODS, meta["name"], namespace, release_patch(meta["uid"]), patch_type=PatchType.STRATEGIC
+                    PODS, meta["name"], namespace, release_patch(meta["uid"]), patch_type="strategic-merge"
                 )
 
         listed = json.loads(await client.list_page(PODS, namespace, limit=1))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote_plus
 
@@ -27,21 +26,16 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
 
-class AbsentState(StrEnum):
-    """The answers of Airflow without a task state."""
+CLEARED: Final = "cleared"
+"""The task instance exists and has no state. A user has cleared it, and the scheduler has not scheduled it yet.
 
-    CLEARED = "cleared"
-    """The task instance exists and has no state. A user has cleared it, and the scheduler has not scheduled it yet.
-
-    A scheduler that takes over from one that died also resets a queued task instance to no state. The gang of that task
-    has ended by then, since its trigger has written its event, unless the trigger could not follow the gang.
-    """
-    GONE = "gone"
-    """Airflow has no such task instance: its DAG run was deleted."""
-    UNKNOWN = "unknown"
-    """The state could not be read."""
-
-
+A scheduler that takes over from one that died also resets a queued task instance to no state. The gang of that task has
+ended by then, since its trigger has written its event, unless the trigger could not follow the gang.
+"""
+GONE: Final = "gone"
+"""Airflow has no such task instance: its DAG run was deleted."""
+UNKNOWN: Final = "unknown"
+"""The state could not be read."""
 _ENDED_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
@@ -60,7 +54,7 @@ def is_kill(state: str, *, outlives_task: bool = False) -> bool:
     """
     if outlives_task and is_success(state):
         return False
-    return state in _ENDED_STATES or state in {AbsentState.CLEARED, AbsentState.GONE}
+    return state in _ENDED_STATES or state in {CLEARED, GONE}
 
 
 def is_success(state: str) -> bool:
@@ -74,21 +68,21 @@ def is_final_failure(state: str) -> bool | None:
     A task that runs, waits for its next try, or was cleared may submit another gang. `None` if the task has succeeded:
     then another of its gangs has succeeded, or a user has marked the task, and which of them is unknown.
     """
-    return None if is_success(state) else state in _ENDED_STATES or state == AbsentState.GONE
+    return None if is_success(state) else state in _ENDED_STATES or state == GONE
 
 
 def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger) -> str:
-    """Return the state of a task instance, or a value of `AbsentState`. Never raises. Blocks.
+    """Return the state of a task instance, or `CLEARED`, `GONE`, or `UNKNOWN`. Never raises. Blocks.
 
     :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
     """
     if task_instance is None:  # `dag.test()` runs a trigger without a task instance
-        return AbsentState.UNKNOWN
+        return UNKNOWN
     map_index = -1 if task_instance.map_index is None else task_instance.map_index
     run_id = task_instance.run_id
     task = task_instance.dag_id, task_instance.task_id
     states = _ask_for_states(ask, log, task, [run_id], map_index=map_index)
-    return AbsentState.UNKNOWN if states is None else _only_state(states.get(run_id, {}))
+    return UNKNOWN if states is None else _only_state(states.get(run_id, {}))
 
 
 def _ask_for_states(
@@ -111,7 +105,7 @@ def _only_state(states: Mapping[str, Any]) -> str:
     """Return the state of an instance that was asked about by DAG, run, task and map index: there is at most one."""
     for state in states.values():
         return _state_text(state)
-    return AbsentState.GONE
+    return GONE
 
 
 def _knows(ask: Callable[[], object], report: Callable[..., object], what: str) -> bool | None:
@@ -138,7 +132,7 @@ def _by_map_index(task_id: str, states: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _state_text(state: Any) -> str:
-    return AbsentState.CLEARED if state is None else str(getattr(state, "value", state))
+    return CLEARED if state is None else str(getattr(state, "value", state))
 
 
 def has_reported(task_instance: Any) -> bool:
@@ -163,7 +157,7 @@ def is_running_try(task_instance: Any, log: Logger) -> bool | None:
     :param task_instance: The task instance of the context, in the process of a task.
     """
     state = read_state(task_instance, task_instance.get_task_states, log)
-    if state == AbsentState.UNKNOWN:
+    if state == UNKNOWN:
         return None
     if state != "running":
         return False
@@ -187,7 +181,7 @@ RUN_IDS_CHARACTERS_MAX: Final = 32 * 1024
 
 
 async def read_task_state(task_instance: Any, log: Logger) -> str:
-    """Return the state of a task instance, or a value of `AbsentState`. Never raises.
+    """Return the state of a task instance, or `CLEARED`, `GONE`, or `UNKNOWN`. Never raises.
 
     The answer is newer than the call. Calls for instances of one task that wait at the same time share a request, also
     those of several runs.
@@ -195,7 +189,7 @@ async def read_task_state(task_instance: Any, log: Logger) -> str:
     :param task_instance: Has `dag_id`, `run_id`, `task_id` and `map_index`. `None` is unknown.
     """
     if task_instance is None:
-        return AbsentState.UNKNOWN
+        return UNKNOWN
     from airflow_provider_gangjobs.cluster.loop_local import loop_local
 
     return await loop_local(_Questions).state_of(task_instance, log)
@@ -248,7 +242,7 @@ class _Questions:
         for index, run_ids in self._requests(task, asked):
             filters = {} if index is None else {"map_index": index}
             states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, task, run_ids, **filters)
-            absent = AbsentState.UNKNOWN if states is None else AbsentState.GONE
+            absent = UNKNOWN if states is None else GONE
             for run_id in run_ids:
                 found = {} if states is None else self._states_of_run(task, run_id, index, states.get(run_id, {}))
                 wanted = asked[run_id] if index is None else [index]

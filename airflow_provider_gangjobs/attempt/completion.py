@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.exceptions import (
     Unschedulable,
 )
 from airflow_provider_gangjobs.exceptions.gang_end import LAST_LINES_OF, GangEndError
-from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, RankEnd, Status, disruption_of
+from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, RankEnd, disruption_of
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
     Outcome,
     OutcomeKind,
@@ -54,7 +54,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 from airflow_provider_gangjobs.gang.outcome.task_result import partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, Results
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE, Phase
+from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE, Phase, Status
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.reason import CAUSES, QUEUE_NEVER, UNPLACED
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT, REASON_JOB_DEADLINE

@@ -241,8 +241,8 @@ class TaskTry:
         """Return the event of a task that ends with the submission of its gang; `None` for a task that waits longer."""
         if self.task.wait_until is not WaitUntil.SUBMITTED:
             return None
-        from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-        from airflow_provider_gangjobs.gang.state.phase import Phase
+        from airflow_provider_gangjobs.gang.outcome.event import build_event
+        from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 
         return build_event(gang.ref, Status.RUNNING, Phase.SUBMITTED)
 
@@ -291,7 +291,7 @@ class TaskTry:
 
         The method either defers the task again, or follows the gang in this worker, or returns the event as it is.
         """
-        from airflow_provider_gangjobs.gang.outcome.event import Status
+        from airflow_provider_gangjobs.gang.state.phase import Status
 
         if event.status is not Status.ERROR:
             return event

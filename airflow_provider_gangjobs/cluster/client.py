@@ -23,6 +23,8 @@ from airflow_provider_gangjobs.cluster.errors import Conflict, Gone, Invalid, No
 from airflow_provider_gangjobs.cluster.http import for_watches
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, whole_lines
 from airflow_provider_gangjobs.cluster.http.transport import (
+    JSON,
+    METADATA_ONLY,
     REQUEST_TIMEOUT_S,
     RETRY_FOR_S,
     ClientStatistics,
@@ -32,7 +34,6 @@ from airflow_provider_gangjobs.cluster.http.transport import (
     PropagationPolicy,
     Query,
     Request,
-    ResponseFormat,
     Retries,
     WatchLimits,
     decode_list,
@@ -60,7 +61,6 @@ __all__ = [
     "LogQuery",
     "PatchType",
     "PropagationPolicy",
-    "ResponseFormat",
     "WatchLimits",
     "delete_uid",
     "patch_uid",
@@ -151,9 +151,9 @@ class Client:
         namespace: str | None = None,
         *,
         dry_run: bool = False,
-        response_format: ResponseFormat = ResponseFormat.OBJECT,
+        returns_metadata: bool = False,
     ) -> Json:
-        """Create an object and return the stored object in `response_format`.
+        """Create an object and return the stored object, or only its metadata.
 
         The server refuses unknown and duplicate fields.
 
@@ -162,7 +162,11 @@ class Client:
         """
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
         request = Request(
-            "POST", resource.path(namespace), query, msgspec.json.encode(body), accept=response_format.value
+            "POST",
+            resource.path(namespace),
+            query,
+            msgspec.json.encode(body),
+            accept=METADATA_ONLY if returns_metadata else JSON,
         )
         stored = await self._retries.send("create", partial(self._transport.send, request))
         return decode_object(str(request), stored)
@@ -174,11 +178,11 @@ class Client:
         namespace: str | None,
         body: Mapping[str, Any] | list[Any],
         *,
-        patch_type: PatchType = PatchType.MERGE,
+        patch_type: PatchType = "merge",
         subresource: str | None = None,
-        response_format: ResponseFormat = ResponseFormat.OBJECT,
+        returns_metadata: bool = False,
     ) -> Json:
-        """Change part of an object and return the stored object in `response_format`.
+        """Change part of an object and return the stored object, or only its metadata.
 
         A uid or resourceVersion in the body is a precondition.
 
@@ -188,7 +192,12 @@ class Client:
         """
         path = resource.path(namespace, name, subresource)
         request = Request(
-            "PATCH", path, None, msgspec.json.encode(body), content_type=patch_type, accept=response_format.value
+            "PATCH",
+            path,
+            None,
+            msgspec.json.encode(body),
+            content_type=f"application/{patch_type}-patch+json",
+            accept=METADATA_ONLY if returns_metadata else JSON,
         )
         stored = await self._retries.send("patch", partial(self._transport.send, request))
         return decode_object(str(request), stored)
@@ -201,7 +210,7 @@ class Client:
         *,
         uid: str | None = None,
         resource_version: str | None = None,
-        propagation_policy: PropagationPolicy = PropagationPolicy.BACKGROUND,
+        propagation_policy: PropagationPolicy = "Background",
         grace_period_s: int | None = None,
     ) -> None:
         """Request the deletion of an object. The object exists until its finalizers are removed.

@@ -100,7 +100,7 @@ def _propagation_of(job: StoredGang) -> PropagationPolicy:
     are not gone. So whoever releases the pods of a deleted gang can die at any time: the Job stays, and shows the next
     process that pods are to be released, that the number of the attempt is used, and that ranks may still run.
     """
-    return PropagationPolicy.BACKGROUND if job.is_ended or job.never_ran else PropagationPolicy.FOREGROUND
+    return "Background" if job.is_ended or job.never_ran else "Foreground"
 
 
 @dataclass
@@ -145,7 +145,7 @@ class _GangDeletion:
             version = await self._prevent_success(gang, await self._say_who_deletes(stored))
         except NotFound:
             return self.gone()
-        propagation = PropagationPolicy.FOREGROUND if self.foreground else _propagation_of(read_job(version))
+        propagation = "Foreground" if self.foreground else _propagation_of(read_job(version))
         try:
             await self.requests.delete_version(JOBS, version["metadata"], propagation)
         except NotFound:
@@ -175,7 +175,7 @@ class _GangDeletion:
                 # The Job cannot be complete after this patch: its controller compares the version, too.
                 await patch_version(self.requests.client, JOBS, version, end_patch())
             else:
-                await self.requests.delete_version(JOBS, version, PropagationPolicy.FOREGROUND)
+                await self.requests.delete_version(JOBS, version, "Foreground")
         self._cannot_succeed = True
         return marked
 

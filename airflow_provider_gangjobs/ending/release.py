@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.client import PatchType, ResponseFormat
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
@@ -108,8 +107,8 @@ async def _release_pod(client: Client, pod: PodView) -> None:
             meta.name,
             meta.namespace,
             release_patch(meta.uid),
-            patch_type=PatchType.STRATEGIC,
-            response_format=ResponseFormat.METADATA,
+            patch_type="strategic-merge",
+            returns_metadata=True,
         )
     except NotFound:
         return

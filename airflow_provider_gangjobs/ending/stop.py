@@ -19,13 +19,19 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_uid, patch_version, version_of
+from airflow_provider_gangjobs.cluster.client import patch_uid, patch_version, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.gang.identity import is_owned_by
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set
-from airflow_provider_gangjobs.gang.state.stop import FinishStep, end_patch, finish_patch, next_finish_step, stop_patch
+from airflow_provider_gangjobs.gang.state.stop import (
+    end_patch,
+    finish_patch,
+    is_kept_from_failing,
+    is_to_fail,
+    stop_patch,
+)
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
 from airflow_provider_gangjobs.jobs.requests import get_job, get_main_job
 
@@ -100,7 +106,7 @@ async def continue_stop(
     Raises:
         ClusterError: it is unknown whether the Jobs of the other roles have ended.
     """
-    if pauses_s and next_finish_step(gang) is FinishStep.END:
+    if pauses_s and is_kept_from_failing(gang):
         await finish_stop(requests.client, gang.ref, pauses_s=pauses_s)
     if gang.lacks_jobs:
         stored = await requests.retry(lambda: get_job(requests.client, gang.ref))
@@ -124,9 +130,9 @@ async def finish_stop(client: Client, ref: GangRef, *, pauses_s: Sequence[float]
         await client.clock.sleep(pause_s)
         try:
             job = await get_main_job(client, ref)
-            if job is None or (step := next_finish_step(job)) is FinishStep.NOTHING:
+            if job is None or not is_to_fail(job):
                 return True
-            if step is FinishStep.WAIT:
+            if not job.is_suspended:
                 continue
             is_deactivated = job.queue is not None and await _deactivate_workload(client, ref)
             await patch_uid(
@@ -184,5 +190,5 @@ async def delete_job_set(client: Client, ref: GangRef) -> None:
                 ref.name,
                 ref.namespace,
                 uid=metadata["uid"],
-                propagation_policy=PropagationPolicy.FOREGROUND,
+                propagation_policy="Foreground",
             )

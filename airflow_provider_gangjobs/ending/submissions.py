@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.client import PropagationPolicy, patch_unchanged
+from airflow_provider_gangjobs.cluster.client import patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.ending.delete import delete, foreign_error
@@ -158,7 +158,7 @@ async def _delete_owned(requests: RetryingRequests, resource: Resource, name: st
     stored = await requests.find(resource, name)
     if stored is not None and is_owned_by(stored["metadata"], uid):
         with suppress(NotFound):
-            await requests.delete_version(resource, stored["metadata"], PropagationPolicy.BACKGROUND)
+            await requests.delete_version(resource, stored["metadata"], "Background")
 
 
 def groups_of(gang: StoredGang) -> tuple[Resource, ...]:

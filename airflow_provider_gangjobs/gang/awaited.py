@@ -11,29 +11,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, GangRef, gang_selectors, tasks_selectors
-from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.phase import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-
-
-class Until(StrEnum):
-    """The state that the awaited gangs reach."""
-
-    RUNNING = "running"
-    """All ranks run, or the gang has succeeded."""
-    SUCCEEDED = "succeeded"
-    ENDED = "ended"
-    """The gang has ended, with or without success."""
-
-
-class WaitFor(StrEnum):
-    """How many of the selected gangs reach the state."""
-
-    ALL = "all"
-    ANY = "any"
 
 
 class Answer(StrEnum):
@@ -150,18 +133,22 @@ def _created(gang: StoredGang) -> tuple[float, int]:
     return gang.created_at.timestamp() if gang.created_at else 0.0, gang.attempt
 
 
-def answer_of(status: Status, until: Until) -> Answer:
-    """Return what the status of a gang's event says about the wait."""
+def answer_of(status: Status, until: str) -> Answer:
+    """Return what the status of a gang's event says about the wait.
+
+    :param until: The state that the gang reaches: `running` (all ranks run, or the gang has succeeded), `succeeded`, or
+        `ended`, with or without success.
+    """
     if status is Status.ERROR:
         return Answer.UNKNOWN
-    if status is Status.SUCCEEDED or until is Until.ENDED:
+    if status is Status.SUCCEEDED or until == "ended":
         return Answer.WAITING if status is Status.RUNNING else Answer.MET
     if status is Status.RUNNING:
-        return Answer.MET if until is Until.RUNNING else Answer.WAITING
+        return Answer.MET if until == "running" else Answer.WAITING
     return Answer.FAILED
 
 
-def decide_wait(answers: Iterable[Answer], wait_for: WaitFor) -> Answer:
+def decide_wait(answers: Iterable[Answer], wait_for: str) -> Answer:
     """Return whether the wait for all gangs, or for any of them, is over.
 
     | wait for | met | failed | unknown |
@@ -172,7 +159,7 @@ def decide_wait(answers: Iterable[Answer], wait_for: WaitFor) -> Answer:
     In any other case the answer is waiting.
     """
     found = set(answers)
-    decisive, other = (Answer.FAILED, Answer.MET) if wait_for is WaitFor.ALL else (Answer.MET, Answer.FAILED)
+    decisive, other = (Answer.FAILED, Answer.MET) if wait_for == "all" else (Answer.MET, Answer.FAILED)
     for answer in (decisive, Answer.WAITING, Answer.UNKNOWN):
         if answer in found:
             return answer

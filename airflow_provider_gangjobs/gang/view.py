@@ -21,7 +21,6 @@ from msgspec.structs import replace as with_fields
 from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
 from airflow_provider_gangjobs.gang.marks import read_mark
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     WITHOUT_POD,
@@ -38,7 +37,14 @@ from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, Deadlines, next_limit
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
-from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, PHASE_OF_VERDICT, Phase, SubmissionState, phase_of
+from airflow_provider_gangjobs.gang.state.phase import (
+    FINAL_PHASES,
+    PHASE_OF_STATUS,
+    Phase,
+    Status,
+    SubmissionState,
+    phase_of,
+)
 from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reword
 from airflow_provider_gangjobs.gang.state.stop import deadline_of
@@ -50,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.gang.outcome.event import RankEnd
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 
@@ -254,7 +260,7 @@ class GangSnapshot:
     def phase(self) -> Phase:
         """The phase. A gang whose Job has ended has ended, also while its pods wait for their harvest."""
         verdict = self.observation.verdict
-        return self.observation.phase if verdict is None else PHASE_OF_VERDICT[verdict.kind]
+        return self.observation.phase if verdict is None else PHASE_OF_STATUS[verdict.status]
 
     @cached_property
     def known_outcomes(self) -> list[Outcome] | None:
@@ -325,16 +331,6 @@ def view_gang(
 def view_job(gang: StoredGang) -> GangView:
     """Return what a person is told about a gang of which only the Jobs were read."""
     return view_gang(GangSnapshot(gang))
-
-
-PHASE_OF_STATUS: Final = {
-    Status.SUCCEEDED: Phase.SUCCEEDED,
-    Status.FAILED: Phase.FAILED,
-    Status.TIMEOUT: Phase.FAILED,
-    Status.DELETED: Phase.DELETED,
-    Status.REPLACED: Phase.DELETED,
-}
-"""The other events do not say that the gang has ended."""
 
 
 def view_end(event: GangEvent, key: TaskKey, *, at: datetime | None = None, notes: Sequence[str] = ()) -> GangView:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, InvalidConnection, NotFound
-from airflow_provider_gangjobs.cluster.http.transport import PatchType, PropagationPolicy, current_deadline
+from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy, current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector, roles_selectors
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
@@ -278,7 +278,7 @@ class RetryingRequests:
         """
         tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
         additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
-        return await self.client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type=PatchType.JSON)
+        return await self.client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type="json")
 
     async def delete_version(
         self, resource: Resource, metadata: Mapping[str, Any], propagation_policy: PropagationPolicy

@@ -127,11 +127,11 @@ class GangJobOperator(GangParameters):
             DeadlineExceeded: a time limit of the task has passed meanwhile.
         """
         from airflow_provider_gangjobs.attempt.task_gangs import deadline_error
-        from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import WaitEnd
+        from airflow_provider_gangjobs.gang.state.phase import Status
 
-        if event.get("status") == WaitEnd.TIMEOUT and not is_of_earlier_try(event, context["ti"]):
+        if event.get("status") == Status.TIMEOUT and not is_of_earlier_try(event, context["ti"]):
             raise deadline_error(event)
-        self.may_defer_for_previous = event.get("status") != WaitEnd.ERROR
+        self.may_defer_for_previous = event.get("status") != Status.ERROR
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:

@@ -30,7 +30,8 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_gangjobs.airflow_api.configuration import SECTION, installation_id
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.view import PHASE_OF_STATUS, view_end
+from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_STATUS
+from airflow_provider_gangjobs.gang.view import view_end
 from airflow_provider_gangjobs.plugins.caches import lists_read
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers

@@ -172,7 +172,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             ClusterError: the API server refuses the request.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
-        from airflow_provider_gangjobs.gang.awaited import Answer, NewestGangs, WaitFor, decide_wait
+        from airflow_provider_gangjobs.gang.awaited import Answer, NewestGangs, decide_wait
 
         hook, config = self._connect()
         args = self._args(hook, config)
@@ -186,7 +186,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         self._newest = self._newest or NewestGangs()
         found = self._newest.update(found)
         answers = [self._answer(config, args, gang) for gang in found.values()]
-        answer = decide_wait(answers, WaitFor(self.wait_for))
+        answer = decide_wait(answers, self.wait_for)
         done = sum(each is Answer.MET for each in answers)
         self.log.info("%d of %d gangs are %s", done, len(answers), self.until)
         if answer in (Answer.WAITING, Answer.UNKNOWN):
@@ -197,9 +197,9 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
     def _answer(self, config: ClusterConfig, args: SelectionArgs, gang: SelectedGang) -> Any:
         """Return what is known about a gang. If it has ended, its outcomes are recorded first."""
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
-        from airflow_provider_gangjobs.gang.awaited import Answer, Until, answer_of
-        from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-        from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
+        from airflow_provider_gangjobs.gang.awaited import Answer, answer_of
+        from airflow_provider_gangjobs.gang.outcome.event import build_event
+        from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, Status, phase_of
 
         if gang.ref is None:
             return Answer.WAITING
@@ -210,24 +210,24 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             if event.status in (Status.ERROR, Status.TIMEOUT):
                 return Answer.UNKNOWN
             self._events[gang.ref] = event
-        elif phase is Phase.RUNNING and self.until == Until.RUNNING:
+        elif phase is Phase.RUNNING and self.until == "running":
             self._events[gang.ref] = build_event(gang.ref, Status.RUNNING, phase)
         event_of_gang = self._events.get(gang.ref)
-        return Answer.WAITING if event_of_gang is None else answer_of(event_of_gang.status, Until(self.until))
+        return Answer.WAITING if event_of_gang is None else answer_of(event_of_gang.status, self.until)
 
     def _finish(
         self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
     ) -> Any:
         from airflow_provider_gangjobs.attempt.completion import error_from_event, read_results
-        from airflow_provider_gangjobs.gang.awaited import Answer, Until, answer_of
-        from airflow_provider_gangjobs.gang.outcome.event import Status
+        from airflow_provider_gangjobs.gang.awaited import Answer, answer_of
+        from airflow_provider_gangjobs.gang.state.phase import Status
 
-        met = [event for event in events if answer_of(event.status, Until(self.until)) is Answer.MET]
+        met = [event for event in events if answer_of(event.status, self.until) is Answer.MET]
         if answer is Answer.UNKNOWN:
             ref = next((str(event.ref) for event in events if event.status is Status.ERROR), "of the sensor")
             raise TrackingFailed(ref=ref, reason="unknown", message=message)
         if answer is Answer.FAILED:
-            failed = (event for event in events if answer_of(event.status, Until(self.until)) is Answer.FAILED)
+            failed = (event for event in events if answer_of(event.status, self.until) is Answer.FAILED)
             error: GangJobError = error_from_event(next(failed))
             if self.soft_fail:
                 self.log.warning("The sensor is skipped, because soft_fail is set: %s", error)

@@ -22,17 +22,16 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.stop import end_jobs, finish_stop, stop
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event, history_of
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event, history_of
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.phase import (
     FINAL_PHASES,
-    PHASE_OF_VERDICT,
-    Completeness,
+    PHASE_OF_STATUS,
     Phase,
+    Status,
     Verdict,
-    VerdictKind,
     is_live,
     judge,
 )
@@ -45,8 +44,8 @@ from airflow_provider_gangjobs.gang.state.queue_wait import (
     waits_for_kueue,
 )
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, Reason, because, reason_of_stop, stopped_by_deadline
-from airflow_provider_gangjobs.gang.state.stop import FinishStep, deadline_of, judge_stopped, next_finish_step
-from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper, is_ended_by_main
+from airflow_provider_gangjobs.gang.state.stop import deadline_of, is_ended_by_main, is_kept_from_failing, judge_stopped
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
     RetryingRequests,
@@ -340,13 +339,13 @@ class _Follower:
         are being released.
         """
         final = FinalHarvest(self.harvest, self.observer, self.now)
-        completeness = Completeness.UNKNOWN
+        are_all = None
         if self.watch.gone_job is None:
-            completeness = pods.completeness(observed, self.harvester.recorded, self.ref)
-        if completeness is Completeness.COMPLETE:
+            are_all = pods.are_all(observed, self.harvester.recorded, self.ref)
+        if are_all:
             await final.prepare(observed, pods)
             return await self._end(probable, observed, final)
-        if completeness is Completeness.PENDING and (left_s := self._pods_due_in_s()) > 0:
+        if are_all is False and (left_s := self._pods_due_in_s()) > 0:
             return _Sleep(left_s, 0.0)
         meanwhile = final.prepare(observed, pods) if probable.job_is_there else final.load_ledger()
         job, _ = await gather_or_cancel(self._read_job(), meanwhile)
@@ -366,13 +365,13 @@ class _Follower:
         return self._pods_due_at - self.clock.monotonic()
 
     async def _end(self, verdict: Verdict, job: StoredGang | None, final: FinalHarvest) -> GangEvent:
-        phase = PHASE_OF_VERDICT[verdict.kind] if verdict.job_is_there else self.reporter.last_alive
+        phase = PHASE_OF_STATUS[verdict.status] if verdict.job_is_there else self.reporter.last_alive
         pods = await self.observer.refresh()
         seen = await self.observer.observe(pods.index, job, None)
         if seen.phase is Phase.FINISHING:
             self.reporter.report(seen, self.now())
         result = await final.run(job, pods)
-        if verdict.kind is VerdictKind.FAILED and job is not None:
+        if verdict.status is Status.FAILED and job is not None:
             await end_jobs(self.requests, job)
             if job.record.has_job_set:  # its main Job is suspended
                 await finish_stop(self.client, self.ref)
@@ -381,10 +380,10 @@ class _Follower:
         observation = await self.observer.observe(await self.observer.indexed(), job, None)
         counts = replace(observation.counts, held=result.held)  # the pods that were listed as held have been released
         ended = reason_of_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
-        observation = replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts, reason=ended)
+        observation = replace(observation, phase=PHASE_OF_STATUS[verdict.status], counts=counts, reason=ended)
         self.reporter.report(observation, self.now())
         return self._event(
-            Status(verdict.kind.value),
+            verdict.status,
             replace(observation, phase=phase),
             ended,
             completed_indexes=verdict.completed_indexes,
@@ -394,7 +393,7 @@ class _Follower:
         )
 
     def _notes_on_end(self, verdict: Verdict, job: StoredGang | None) -> Iterator[str]:
-        if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None:
+        if verdict.status is Status.SUCCEEDED and self.watch.gone_job is not None:
             yield RESULTS_GONE
         if job is not None and is_ended_by_main(job):
             yield ENDED_BY_MAIN
@@ -447,7 +446,7 @@ class _Follower:
         await final.load_ledger()
         result = await final.run()
         job = await self._read_job()
-        if job is not None and next_finish_step(job) is FinishStep.END:
+        if job is not None and is_kept_from_failing(job):
             await finish_stop(self.client, self.ref)
         verdict = judge_stopped(job, self.ref, last_seen=self.watch.job or self.watch.gone_job)
         if verdict is not None:
@@ -503,7 +502,7 @@ class _Follower:
 
 def _version_of_success(verdict: Verdict, job: StoredGang | None) -> dict[str, str]:
     """Return the fields of the event by which a task deletes the gang. The Jobs of roles are judged again before."""
-    if verdict.kind is not VerdictKind.SUCCEEDED or job is None or job.jobs or not job.is_ended:
+    if verdict.status is not Status.SUCCEEDED or job is None or job.jobs or not job.is_ended:
         return {}
     return {"claim": job.claim.id, "job_version": job.view.metadata.resource_version}
 

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.gang.schedulers.external import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
-from airflow_provider_gangjobs.gang.state.phase import Completeness, check_completeness
+from airflow_provider_gangjobs.gang.state.phase import has_all_pods
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
@@ -237,11 +237,9 @@ class ObservedPods:
     is_complete_snapshot: bool
     """At some moment the gang had these pods and no others."""
 
-    def completeness(self, job: StoredGang | None, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
-        """Say whether these are all pods that the Job ever had; see `check_completeness`."""
-        if not self.is_complete_snapshot:
-            return Completeness.UNKNOWN
-        return check_completeness(job, self.index, recorded, ref)
+    def are_all(self, job: StoredGang | None, recorded: AbstractSet[str], ref: GangRef) -> bool | None:
+        """Return whether these are all pods that the Job ever had; see `has_all_pods`."""
+        return has_all_pods(job, self.index, recorded, ref) if self.is_complete_snapshot else None
 
 
 class GangObserver:

@@ -28,8 +28,8 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     read_rules,
 )
 from airflow_provider_gangjobs.gang.state.queue_wait import next_assembly_baseline
-from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S, FinishStep, next_finish_step
-from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, is_ended_by_main, mark_patch
+from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S, is_ended_by_main, is_kept_from_failing
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, mark_patch
 from airflow_provider_gangjobs.jobs.requests import get_job, list_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
@@ -112,7 +112,7 @@ class Sidecars:
         return left_s if left_s > 0 else await self._end(self._rules)
 
     async def _go_on_with_end(self, job: StoredGang) -> None:
-        if next_finish_step(job) is FinishStep.END:  # a queue may have suspended the Job in the same moment
+        if is_kept_from_failing(job):  # a queue may have suspended the Job in the same moment
             await finish_stop(self._client, self._ref)
         if must_delete_job_set(job):
             await self._requests.retry(partial(delete_job_set, self._client, self._ref))

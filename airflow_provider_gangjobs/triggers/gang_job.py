@@ -190,8 +190,8 @@ class GangStartTrigger(_GangTrigger):
         """Start the gang, wait for it, and yield one event."""
         await import_in_thread(*CLIENT, *NEEDED_TO_RUN, *NEEDED_TO_START)
         from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart
-        from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-        from airflow_provider_gangjobs.gang.state.phase import Phase
+        from airflow_provider_gangjobs.gang.outcome.event import build_event
+        from airflow_provider_gangjobs.gang.state.phase import Phase, Status
         from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError
 
         try:

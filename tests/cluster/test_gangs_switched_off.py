@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import EVENTS, JOBS, podgroups
 from airflow_provider_gangjobs.exceptions import GangUnsupported
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Validate
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.cluster import SandboxConfig

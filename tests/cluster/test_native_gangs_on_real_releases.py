@@ -11,9 +11,9 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.control_plane import running_plane

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status, disruption_of
+from airflow_provider_gangjobs.gang.outcome.event import disruption_of
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
 from airflow_provider_gangjobs.submission.submission import SubmissionRequest

@@ -16,9 +16,9 @@ from airflow_provider_gangjobs.ending.sweeper import NamespaceSweeper
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.ownership import TaskEnd
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang

@@ -19,9 +19,9 @@ from airflow_provider_gangjobs.cluster.informer import InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.well_known import LABEL_JOB_UID
 from airflow_provider_gangjobs.tracking.follow import follow
 from gangjobs_sandbox.api.faults import Fault, FaultKind
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
     from airflow_provider_gangjobs.cluster.http.transport import Request
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.cluster.tenant import Tenant
 
 TIMEOUT_S = 3.0

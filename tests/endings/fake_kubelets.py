@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
@@ -23,6 +22,8 @@ from airflow_provider_gangjobs.kube.well_known import DEFAULT_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from airflow_provider_gangjobs.cluster.client import Client
 
 Obj = dict[str, Any]
 
@@ -74,7 +75,7 @@ class FakeKubelets:
             room = {"cpu": str(cpu), "memory": "8Gi", "pods": "110"}
             status |= {"capacity": room, "allocatable": room}
         body = {"status": status}
-        await self.admin.patch(NODES, name, None, body, patch_type=PatchType.STRATEGIC, subresource="status")
+        await self.admin.patch(NODES, name, None, body, patch_type="strategic-merge", subresource="status")
 
     @asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
@@ -169,7 +170,7 @@ class FakeKubelets:
         status = {"phase": phase, "containerStatuses": statuses, "conditions": [ready]}
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
         await self.admin.patch(
-            PODS, meta["name"], meta["namespace"], body, patch_type=PatchType.STRATEGIC, subresource="status"
+            PODS, meta["name"], meta["namespace"], body, patch_type="strategic-merge", subresource="status"
         )
 
 

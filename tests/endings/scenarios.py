@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy
 from airflow_provider_gangjobs.ending.delete import delete
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 from tests.endings.gang_under_test import LEAVES_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy
     from tests.endings.gang_under_test import GangUnderTest
 
 OK, FAILED, DELETED = (OutcomeKind.SUCCEEDED,), (OutcomeKind.FAILED,), (OutcomeKind.DELETED,)
@@ -111,7 +111,7 @@ def person_deletes_job(propagation_policy: PropagationPolicy) -> Callable[[GangU
 
 async def person_orphans_pods_that_end(gang: GangUnderTest) -> None:
     await gang.running()
-    await gang.delete_job(PropagationPolicy.ORPHAN)
+    await gang.delete_job("Orphan")
     await gang.until(lambda: _orphaned(gang))
     await gang.end_all()
 
@@ -122,7 +122,7 @@ async def _orphaned(gang: GangUnderTest) -> bool:
 
 async def person_deletes_job_that_waits(gang: GangUnderTest) -> None:
     await gang.pending()
-    await gang.delete_job(PropagationPolicy.BACKGROUND)
+    await gang.delete_job("Background")
 
 
 # -- actions of the cluster ------------------------------------------------------------------------------------------
@@ -259,15 +259,13 @@ SCENARIOS: dict[str, Scenario] = {
     "a person suspends and resumes": Scenario(
         person_suspends_and_resumes, Status.SUCCEEDED, "Succeeded", DELETED + OK, DELETED + OK
     ),
-    "the Job is deleted": Scenario(
-        person_deletes_job(PropagationPolicy.BACKGROUND), Status.DELETED, "JobDeleted", DELETED, DELETED
-    ),
+    "the Job is deleted": Scenario(person_deletes_job("Background"), Status.DELETED, "JobDeleted", DELETED, DELETED),
     "the Job is deleted in the foreground": Scenario(
-        person_deletes_job(PropagationPolicy.FOREGROUND), Status.DELETED, "JobDeleted", DELETED, DELETED
+        person_deletes_job("Foreground"), Status.DELETED, "JobDeleted", DELETED, DELETED
     ),
     "a task deletes the gang on purpose": Scenario(task_deletes_gang, Status.DELETED, "GangDeleted", DELETED, DELETED),
     "the Job is deleted, its pods orphaned and at work": Scenario(
-        person_deletes_job(PropagationPolicy.ORPHAN),
+        person_deletes_job("Orphan"),
         Status.DELETED,
         "JobDeleted",
         UNKNOWN,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.view import GangView
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows

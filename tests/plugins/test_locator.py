@@ -10,9 +10,9 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.plugins.locator import (
     TaskRecord,
     locate,

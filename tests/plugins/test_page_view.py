@@ -16,9 +16,9 @@ from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.gang_lists import DagUse
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.view import GangView, view_end
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
 from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean

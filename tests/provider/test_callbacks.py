@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     wait_for_event,
 )
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.phase import Status
 from tests.provider import recorded_callbacks
 from tests.provider.recorded_callbacks import CALLS, MAY_END
 from tests.provider.task_runner import run_trigger

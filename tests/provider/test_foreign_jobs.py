@@ -9,9 +9,9 @@ import pytest
 from airflow_provider_gangjobs.ending.deliver import deliver
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.record import EDITED
 from airflow_provider_gangjobs.gang.state.category import Category
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_RECORD
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind

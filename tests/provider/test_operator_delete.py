@@ -14,8 +14,8 @@ from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.exceptions import GangDeleted, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
 from airflow_provider_gangjobs.service import GangService

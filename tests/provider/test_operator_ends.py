@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.attempt.deferral import (
 )
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded, GangFailed, OutcomesMissing, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.outcome.event import build_event
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS

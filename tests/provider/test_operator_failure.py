@@ -11,10 +11,10 @@ from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.attempt.completion import error_from_event
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
 
 REF = GangRef("team", "train-0", "job-uid")

@@ -204,7 +204,7 @@ async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monke
 
         event = await wait_for_previous_pods(args, logging.getLogger(__name__))
 
-        assert (event["status"], event["pods"]) == ("gone", 0)
+        assert (event["status"], event["pods"]) == ("succeeded", 0)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_task_defers_until_the_pods_have_ended(killed: Task) -> None:
     event = run_trigger(left)
 
     assert (type(left.trigger), left.method_name) == (PreviousGangTrigger, "execute_after_previous")
-    assert (event["status"], event["pods"]) == ("gone", 0)
+    assert (event["status"], event["pods"]) == ("succeeded", 0)
     with pytest.raises(TaskDeferred) as again:
         killed.operator().execute_after_previous(context, event)
     assert isinstance(again.value.trigger, GangJobTrigger)

@@ -19,11 +19,10 @@ from airflow_provider_gangjobs.airflow_api.exceptions import (
     TaskDeferred,
 )
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
-from airflow_provider_gangjobs.attempt.triggerer.previous_attempt_wait import WaitEnd
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, Unschedulable
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.outcome.event import build_event
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from airflow_provider_gangjobs.triggers import gang_job, sensor
@@ -475,7 +474,7 @@ def test_the_second_try_submits_another_gang_if_it_may_not_adopt_one(task: TaskM
 def test_an_earlier_wait_that_was_too_long_does_not_fail_the_second_try(task: TaskMaker) -> None:
     train = task(SUCCEEDED, deferrable=True)
     first, second = train.next_try(), train.next_try()
-    event = with_task_instance({"v": 1, "status": WaitEnd.TIMEOUT.value}, first["ti"])
+    event = with_task_instance({"v": 1, "status": "timeout"}, first["ti"])
     with pytest.raises(TaskDeferred):
         train.operator().execute_after_previous(second, event)
     assert len(train.jobs) == 1

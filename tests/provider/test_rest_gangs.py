@@ -10,9 +10,9 @@ from uuid import uuid4
 from msgspec.structs import replace as replace_fields
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.plugins.caches import UNKNOWN_CONNECTION
 from airflow_provider_gangjobs.plugins.locator import TaskRecord

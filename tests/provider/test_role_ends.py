@@ -13,10 +13,9 @@ from airflow_provider_gangjobs import service
 from airflow_provider_gangjobs.ending.of_task import end_live_gangs
 from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep, sweep_once
 from airflow_provider_gangjobs.gang.awaited import GangSelection
-from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, SweepAction, TaskEnd
-from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, Status, phase_of
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.explanation import read_view

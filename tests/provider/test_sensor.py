@@ -32,9 +32,9 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, GangFailed, InvalidGangSpec, JobDeleted, TrackingFailed
 from airflow_provider_gangjobs.gang.awaited import Answer
 from airflow_provider_gangjobs.gang.identity import GangRef, OperationKey, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor

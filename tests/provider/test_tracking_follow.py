@@ -11,11 +11,10 @@ from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.stop import stop_patch
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
@@ -40,6 +39,7 @@ from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 
 # -- A follower against a whole control plane: phases in order, one event, and no held pod at the end ----------------

@@ -45,11 +45,11 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import MARGIN_S, 
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import ERRORS_MAX, SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger

@@ -21,7 +21,8 @@ from airflow_provider_gangjobs.airflow_api.task_state import reason_to_start_in_
 from airflow_provider_gangjobs.attempt.task_gangs import ENDED
 from airflow_provider_gangjobs.attempt.triggerer import gang_start
 from airflow_provider_gangjobs.attempt.triggerer.gang_start import STARTS_PER_CONNECTION_MAX
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError

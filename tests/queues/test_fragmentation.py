@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.phase import Status
 from tests.cluster.control_plane import running_plane
 from tests.queues.kueue.manager import Kueue, running_kueue
 from tests.queues.layouts import LABEL, Layout, play_layouts

@@ -15,13 +15,11 @@ from airflow_provider_gangjobs.gang.awaited import (
     GangSelection,
     NewestGangs,
     SelectedGang,
-    Until,
-    WaitFor,
     answer_of,
     decide_wait,
 )
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
 from airflow_provider_gangjobs.parameters.target_gangs import read_gangs
 from tests.annotations import recorded
@@ -88,7 +86,7 @@ def test_selector_waits_for_the_number_of_gangs_that_was_asked_for() -> None:
 def test_status_of_an_event_answers_what_is_awaited(
     status: Status, running: Answer, succeeded: Answer, ended: Answer
 ) -> None:
-    found = [answer_of(status, until) for until in (Until.RUNNING, Until.SUCCEEDED, Until.ENDED)]
+    found = [answer_of(status, until) for until in ("running", "succeeded", "ended")]
 
     assert found == [running, succeeded, ended]
 
@@ -110,7 +108,7 @@ def test_status_of_an_event_answers_what_is_awaited(
 def test_wait_is_over_when_no_further_answer_can_change_it(
     answers: list[Answer], all_of_them: Answer, any_of_them: Answer
 ) -> None:
-    found = {(decide_wait(order, WaitFor.ALL), decide_wait(order, WaitFor.ANY)) for order in orders(answers)}
+    found = {(decide_wait(order, "all"), decide_wait(order, "any")) for order in orders(answers)}
 
     assert found == {(all_of_them, any_of_them)}
 

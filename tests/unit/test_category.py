@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of, reason_of_end, reason_of_outcome
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.observation import observe
-from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension
 from airflow_provider_gangjobs.gang.state.queue_wait import given_up as read_given_up
 from airflow_provider_gangjobs.gang.state.reason import (
@@ -249,13 +249,13 @@ def test_outcome_has_the_category_of_its_code(outcome):
 
 
 ENDS = {
-    "succeeded": (Verdict(VerdictKind.SUCCEEDED), Category.SUCCEEDED),
-    "deleted": (Verdict(VerdictKind.DELETED, "JobDeleted"), Category.JOB_DELETED),
-    "deleted on purpose": (Verdict(VerdictKind.DELETED, "GangDeleted"), Category.JOB_DELETED),
-    "replaced": (Verdict(VerdictKind.REPLACED, "JobReplaced"), Category.JOB_DELETED),
-    "deadline": (Verdict(VerdictKind.FAILED, "DeadlineExceeded"), Category.DEADLINE_EXCEEDED),
-    "limit of the task": (Verdict(VerdictKind.FAILED, "DeadlineExceeded", limited_by="x"), Category.DEADLINE_EXCEEDED),
-    "no outcome": (Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), Category.UNKNOWN),
+    "succeeded": (Verdict(Status.SUCCEEDED), Category.SUCCEEDED),
+    "deleted": (Verdict(Status.DELETED, "JobDeleted"), Category.JOB_DELETED),
+    "deleted on purpose": (Verdict(Status.DELETED, "GangDeleted"), Category.JOB_DELETED),
+    "replaced": (Verdict(Status.REPLACED, "JobReplaced"), Category.JOB_DELETED),
+    "deadline": (Verdict(Status.FAILED, "DeadlineExceeded"), Category.DEADLINE_EXCEEDED),
+    "limit of the task": (Verdict(Status.FAILED, "DeadlineExceeded", limited_by="x"), Category.DEADLINE_EXCEEDED),
+    "no outcome": (Verdict(Status.FAILED, "BackoffLimitExceeded"), Category.UNKNOWN),
 }
 
 

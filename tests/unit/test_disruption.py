@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
-from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, Status, build_event, disruption_of
+from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, build_event, disruption_of
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
 from tests.unit.builders import REF, at
 
 BACKOFF = "BackoffLimitExceeded"
@@ -23,7 +23,7 @@ def end(rank: int, ending: OutcomeKind, caused: float = 60, **fields: object) ->
 
 def event_of(*ends: Outcome, reason: str = BACKOFF, disruptions: int = 0) -> GangEvent:
     """Return the event of a gang that failed for this reason."""
-    why = reason_of_end(Verdict(VerdictKind.FAILED, reason), ends)
+    why = reason_of_end(Verdict(Status.FAILED, reason), ends)
     event = build_event(REF, Status.FAILED, Phase.FAILED, reason=why.code, message=why.summary, outcomes=ends)
     return replace(event, disruptions=disruptions)
 

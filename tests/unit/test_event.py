@@ -12,7 +12,6 @@ from airflow_provider_gangjobs.gang.outcome.event import (
     RANKS_MAX,
     GangEvent,
     RankEnd,
-    Status,
     UnreadableEventError,
     build_event,
     history_of,
@@ -23,7 +22,7 @@ from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, d
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from tests.unit.builders import REF, at

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.client import Client, PatchType
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import (
     ApiError,
@@ -466,5 +466,5 @@ async def test_permanent_refusal_is_reported_for_each_pod() -> None:
         reported = await released(server, PODS_OF_A_LARGE_GANG)
     assert all(isinstance(error, ApiError) for error in reported.values())
     assert len(reported) == PODS_OF_A_LARGE_GANG
-    assert PatchType.STRATEGIC in server.heads[0]
+    assert "strategic-merge" in server.heads[0]
     assert PODS.path("team", "p0") in {path for path, _ in server.requests}

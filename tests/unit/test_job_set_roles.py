@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.roles import (
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set, read_gang, ttl_patch
-from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge, phase_of
+from airflow_provider_gangjobs.gang.state.phase import Status, judge, phase_of
 from airflow_provider_gangjobs.gang.state.queue_wait import queued_uid
 from airflow_provider_gangjobs.gang.state.stopped import BY_SUCCESS, Stopped, format_stopped, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
@@ -214,7 +214,7 @@ def test_phase_and_verdict_of_the_jobs_together(
 ) -> None:
     gang = gang_of(*states, **main_job)
     verdict = judge(gang, REF)
-    assert (phase_of(gang), verdict and verdict.kind) == expected
+    assert (phase_of(gang), verdict and verdict.status) == expected
 
 
 @pytest.mark.parametrize("states", [("failed", None), (None, "failed"), ("failed", "limited"), ("limited", "failed")])
@@ -292,7 +292,7 @@ def test_gang_whose_main_containers_have_succeeded_ends_when_its_job_set_is_gone
     gone = gang_of(None, None, state="failed", stopped=BY_SUCCESS)
     verdict = judge(gone, REF)
     assert verdict is not None
-    assert (verdict.kind, verdict.completed_indexes, gone.status.succeeded) == (VerdictKind.SUCCEEDED, "0-3", 4)
+    assert (verdict.status, verdict.completed_indexes, gone.status.succeeded) == (Status.SUCCEEDED, "0-3", 4)
 
 
 def test_gang_that_was_stopped_in_its_queue_has_failed_when_its_job_set_is_gone() -> None:
@@ -348,6 +348,6 @@ def test_gang_succeeds_only_if_both_jobs_are_complete_and_every_other_end_needs_
 ) -> None:
     gang = gang_of(leader, worker, stopped=stopped, state="runs" if stopped is None else "limited")
     verdict = judge(gang, REF)
-    assert (verdict is not None and verdict.kind is VerdictKind.SUCCEEDED) == ((leader, worker) == ("complete",) * 2)
+    assert (verdict is not None and verdict.status is Status.SUCCEEDED) == ((leader, worker) == ("complete",) * 2)
     if verdict is not None:
         assert not {leader, worker} & {"waits", "runs", "succeeds", "fails"}

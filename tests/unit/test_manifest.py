@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.render.placement import Placement, Placement
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
-from airflow_provider_gangjobs.gang.state.phase import Phase, VerdictKind, judge, phase_of
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status, judge, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import (
     SIDECAR_GRACE,
     PodIndex,
@@ -472,7 +472,7 @@ def test_success_of_the_main_containers_is_announced_until_the_job_has_failed():
     failed = marked(BY_SUCCESS).counts(failed=2).failed(80, "DeadlineExceeded").read()
     verdict = judge(failed, REF)
     assert verdict is not None
-    assert (verdict.kind, verdict.completed_indexes, verdict.at) == (VerdictKind.SUCCEEDED, "0-1", at(80))
+    assert (verdict.status, verdict.completed_indexes, verdict.at) == (Status.SUCCEEDED, "0-1", at(80))
     assert (failed.status.succeeded, failed.status.failed, failed.failed_condition) == (2, 0, None)
 
 
@@ -480,7 +480,7 @@ def test_failure_of_a_main_container_is_no_failure_by_a_deadline():
     assert phase_of(marked(BY_FAILURE).read()) is Phase.FINISHING
     verdict = judge(marked(BY_FAILURE).counts(failed=2).failed(80, "DeadlineExceeded").read(), REF)
     assert verdict is not None
-    assert (verdict.kind, verdict.reason) == (VerdictKind.FAILED, "MainContainerFailed")
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "MainContainerFailed")
 
 
 OUTCOMES = {

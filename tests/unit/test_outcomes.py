@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     result_outcomes,
     root_cause,
 )
-from airflow_provider_gangjobs.gang.state.phase import VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.phase import Status, judge
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode
 from tests.unit.builders import REF, PodBuilder, at, job, pod
@@ -488,24 +488,24 @@ def test_selector_finds_the_ledger_of_one_job_only():
 # -- The verdict of a Job follows from its final condition -----------------------------------------------------------
 
 VERDICTS = {
-    "complete": (job().complete(60), VerdictKind.SUCCEEDED, "CompletionsReached", at(60)),
-    "failed": (job().failed(60), VerdictKind.FAILED, "BackoffLimitExceeded", at(60)),
+    "complete": (job().complete(60), Status.SUCCEEDED, "CompletionsReached", at(60)),
+    "failed": (job().failed(60), Status.FAILED, "BackoffLimitExceeded", at(60)),
     "complete, then removed by TTL": (
         job().complete(60).deleted(90),
-        VerdictKind.SUCCEEDED,
+        Status.SUCCEEDED,
         "CompletionsReached",
         at(60),
     ),
     "complete in the second of its deletion": (
         job().complete(60).deleted(60),
-        VerdictKind.SUCCEEDED,
+        Status.SUCCEEDED,
         "CompletionsReached",
         at(60),
     ),
-    "failed, then deleted": (job().failed(60).deleted(90), VerdictKind.FAILED, "BackoffLimitExceeded", at(60)),
-    "failed because it was deleted": (job().failed(60).deleted(50), VerdictKind.DELETED, "JobDeleted", at(50)),
-    "being deleted": (job().deleted(50), VerdictKind.DELETED, "JobDeleted", at(50)),
-    "replaced": (job(uid="other").complete(60), VerdictKind.REPLACED, "JobReplaced", None),
+    "failed, then deleted": (job().failed(60).deleted(90), Status.FAILED, "BackoffLimitExceeded", at(60)),
+    "failed because it was deleted": (job().failed(60).deleted(50), Status.DELETED, "JobDeleted", at(50)),
+    "being deleted": (job().deleted(50), Status.DELETED, "JobDeleted", at(50)),
+    "replaced": (job(uid="other").complete(60), Status.REPLACED, "JobReplaced", None),
 }
 
 
@@ -513,13 +513,13 @@ VERDICTS = {
 def test_verdict_is_the_final_condition_of_the_job(seen, ended, reason, when):
     verdict = judge(seen.read(), REF)
     assert verdict is not None
-    assert (verdict.kind, verdict.reason, verdict.at) == (ended, reason, when)
+    assert (verdict.status, verdict.reason, verdict.at) == (ended, reason, when)
 
 
 def test_missing_job_was_deleted():
     verdict = judge(None, REF)
     assert verdict is not None
-    assert verdict.kind is VerdictKind.DELETED
+    assert verdict.status is Status.DELETED
     assert not verdict.job_is_there
 
 
@@ -540,7 +540,7 @@ def test_deletion_on_purpose_is_told_as_that_with_who_deleted_the_gang(is_gone):
     seen = job().annotation(ANNOTATION_DELETED_BY, BY).deleted(50).read()
     verdict = judge(None, REF, last_seen=seen) if is_gone else judge(seen, REF)
     assert verdict is not None
-    assert (verdict.kind, verdict.reason) == (VerdictKind.DELETED, "GangDeleted")
+    assert (verdict.status, verdict.reason) == (Status.DELETED, "GangDeleted")
     assert verdict.message == f"Job {REF} was deleted by {BY}"
 
 
@@ -548,7 +548,7 @@ def test_gang_that_ended_before_it_was_deleted_on_purpose_has_its_own_end():
     seen = job().annotation(ANNOTATION_DELETED_BY, BY).complete(60).deleted(90).read()
     verdict = judge(seen, REF)
     assert verdict is not None
-    assert verdict.kind is VerdictKind.SUCCEEDED
+    assert verdict.status is Status.SUCCEEDED
 
 
 OPEN = {

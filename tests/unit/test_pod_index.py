@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.observation import observe
-from airflow_provider_gangjobs.gang.state.phase import Completeness, check_completeness
+from airflow_provider_gangjobs.gang.state.phase import has_all_pods
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.kube.views import parse_indexes
 from tests.examples import examples
@@ -154,15 +154,13 @@ def uids(seen: list[PodView]) -> set[str]:
     return {one.metadata.uid for one in seen}
 
 
-def completeness_of(
-    job: JobBuilder | None, seen: list[PodView], recorded: AbstractSet[str] = frozenset()
-) -> Completeness:
-    return check_completeness(job.read() if job else None, PodIndex(REF, seen), recorded, REF)
+def all_known(job: JobBuilder | None, seen: list[PodView], recorded: AbstractSet[str] = frozenset()) -> bool | None:
+    return has_all_pods(job.read() if job else None, PodIndex(REF, seen), recorded, REF)
 
 
 def test_one_succeeded_pod_for_each_rank_is_complete() -> None:
-    assert completeness_of(complete_job(), pods()) is Completeness.COMPLETE
-    assert completeness_of(complete_job(), pods(), uids(pods())) is Completeness.COMPLETE
+    assert all_known(complete_job(), pods()) is True
+    assert all_known(complete_job(), pods(), uids(pods())) is True
 
 
 DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
@@ -180,12 +178,12 @@ DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
 def test_job_that_may_have_had_other_pods_is_not_complete(doubt: Callable[[JobBuilder], object]) -> None:
     job = complete_job()
     doubt(job)
-    assert completeness_of(job, pods()) is Completeness.UNKNOWN
+    assert all_known(job, pods()) is None
 
 
 @pytest.mark.parametrize("job", [None, JobBuilder(RANKS).started(1), JobBuilder(RANKS).started(1).failed(10)])
 def test_job_that_has_not_succeeded_is_not_complete(job: JobBuilder | None) -> None:
-    assert completeness_of(job, pods()) is Completeness.UNKNOWN
+    assert all_known(job, pods()) is None
 
 
 SIGHTS = {
@@ -200,7 +198,7 @@ SIGHTS = {
 
 @pytest.mark.parametrize("seen", SIGHTS.values(), ids=SIGHTS)
 def test_pods_that_are_not_one_success_for_each_rank_are_not_complete(seen: list[PodView]) -> None:
-    assert completeness_of(complete_job(), seen) is Completeness.UNKNOWN
+    assert all_known(complete_job(), seen) is None
 
 
 BEHIND = {
@@ -212,8 +210,8 @@ BEHIND = {
 
 @pytest.mark.parametrize("seen", BEHIND.values(), ids=BEHIND)
 def test_pods_that_a_watch_may_complete_are_waited_for(seen: list[PodView]) -> None:
-    assert completeness_of(complete_job(), seen) is Completeness.PENDING
+    assert all_known(complete_job(), seen) is False
 
 
 def test_recorded_pod_that_is_gone_makes_the_pods_incomplete() -> None:
-    assert completeness_of(complete_job(), pods(), {"a-pod-that-was-preempted"}) is Completeness.UNKNOWN
+    assert all_known(complete_job(), pods(), {"a-pod-that-was-preempted"}) is None

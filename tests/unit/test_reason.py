@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end, reason_of_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.messages import cause_of_refusal, cause_of_refused_pods
-from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reason_of_stop, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper, stopped_by_user
 from tests.unit.builders import at, pod
@@ -115,7 +115,7 @@ def test_summary_of_a_gang_is_that_of_its_first_cause():
         outcome_of(_rank(2).succeeded(when=30).view()),
         outcome_of(_rank(3).failed(5, when=59).view()),
     ]
-    found = reason_of_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
+    found = reason_of_end(Verdict(Status.FAILED, "BackoffLimitExceeded"), outcomes)
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 
 
@@ -136,19 +136,19 @@ def test_other_ranks_are_counted_once_and_only_if_they_failed():
         Outcome(uid="p4", pod="p4", rank=4, outcome=OutcomeKind.UNKNOWN),
     ]
     outcomes = [*first_run, *(replace(outcome, created=at(30)) for outcome in second_run)]
-    found = reason_of_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
+    found = reason_of_end(Verdict(Status.FAILED, "BackoffLimitExceeded"), outcomes)
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 
 
 VERDICTS = {
-    "success needs no words": (Verdict(VerdictKind.SUCCEEDED, "CompletionsReached"), "Succeeded", ""),
+    "success needs no words": (Verdict(Status.SUCCEEDED, "CompletionsReached"), "Succeeded", ""),
     "a deadline is the Job's own": (
-        Verdict(VerdictKind.FAILED, "DeadlineExceeded", "too long"),
+        Verdict(Status.FAILED, "DeadlineExceeded", "too long"),
         "DeadlineExceeded",
         "DeadlineExceeded: too long",
     ),
     "a deadline that the provider has set names the limit of the task": (
-        Verdict(VerdictKind.FAILED, "DeadlineExceeded", "too long", limited_by="execution_timeout (90 s)"),
+        Verdict(Status.FAILED, "DeadlineExceeded", "too long", limited_by="execution_timeout (90 s)"),
         "DeadlineExceeded",
         (
             "The Job controller ended the gang, because the time limit of the task, execution_timeout (90 s), had "
@@ -156,7 +156,7 @@ VERDICTS = {
         ),
     ),
     "deletion comes before what followed from it": (
-        Verdict(VerdictKind.DELETED, "JobDeleted", "Job a/b is gone"),
+        Verdict(Status.DELETED, "JobDeleted", "Job a/b is gone"),
         "JobDeleted",
         "JobDeleted: Job a/b is gone",
     ),
@@ -171,7 +171,7 @@ def test_summary_of_a_verdict_that_needs_no_outcome(verdict, code, summary):
 
 
 def test_failure_without_outcomes_has_the_message_of_the_job():
-    found = reason_of_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
+    found = reason_of_end(Verdict(Status.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
     assert found.summary == "BackoffLimitExceeded: Job has reached the limit"
 
 

@@ -251,7 +251,7 @@ def test_phase_and_verdict_of_the_jobs_together(states, expected):
     leader, worker = job("leader", states[0]), job("worker", states[1])
     gang = read_gang(leader, [leader, worker])
     verdict = judge(gang, GangRef("ns", "g", "g"))
-    assert (phase_of(gang), verdict and verdict.kind) == expected
+    assert (phase_of(gang), verdict and verdict.status) == expected
 
 
 @pytest.mark.parametrize(("first", "second"), list(permutations(("ended", "failed"))))

@@ -11,14 +11,14 @@ from airflow_provider_gangjobs.gang.state.phase import (
     REASON_DELETED_ON_PURPOSE,
     REASON_REPLACED,
     Phase,
-    VerdictKind,
+    Status,
 )
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stop import (
-    FinishStep,
     finish_patch,
+    is_kept_from_failing,
+    is_to_fail,
     judge_stopped,
-    next_finish_step,
     stop_patch,
 )
 from airflow_provider_gangjobs.gang.state.stopped import (
@@ -78,26 +78,27 @@ def test_first_mark_of_a_stop_stays() -> None:
     assert stop_patch(BY_CLEANUP, second) == {"spec": ended}
 
 
-STEPS: dict[str, tuple[JobBuilder, FinishStep]] = {
-    "suspended": (stopped(job().suspended(1)), FinishStep.END),
-    "suspended, and the Job controller has not seen it": (stopped(job().spec(suspend=True)), FinishStep.END),
-    "suspended again before its failure": (stopped(job().suspended(1).decided("FailureTarget", 2)), FinishStep.END),
-    "started": (stopped(job()), FinishStep.WAIT),
-    "about to fail": (stopped(job().started(1).decided("FailureTarget", 2)), FinishStep.WAIT),
-    "failed": (stopped(job().failed(2, reason="DeadlineExceeded")), FinishStep.NOTHING),
-    "failed, and suspended by Kueue": (stopped(job().suspended(1).failed(2)), FinishStep.NOTHING),
-    "complete": (stopped(job().complete(2)), FinishStep.NOTHING),
-    "being deleted": (stopped(job().suspended(1).deleted(2)), FinishStep.NOTHING),
-    "not stopped": (job().suspended(1), FinishStep.NOTHING),
-    "no time left, and suspended again": (job().suspended(1).spec(activeDeadlineSeconds=0), FinishStep.END),
-    "no time left, and started": (job().spec(activeDeadlineSeconds=0), FinishStep.WAIT),
-    "no time left, and failed": (job().spec(activeDeadlineSeconds=0).failed(2), FinishStep.NOTHING),
+STEPS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
+    "suspended": (stopped(job().suspended(1)), (True, True)),
+    "suspended, and the Job controller has not seen it": (stopped(job().spec(suspend=True)), (True, True)),
+    "suspended again before its failure": (stopped(job().suspended(1).decided("FailureTarget", 2)), (True, True)),
+    "started": (stopped(job()), (True, False)),
+    "about to fail": (stopped(job().started(1).decided("FailureTarget", 2)), (True, False)),
+    "failed": (stopped(job().failed(2, reason="DeadlineExceeded")), (False, False)),
+    "failed, and suspended by Kueue": (stopped(job().suspended(1).failed(2)), (False, False)),
+    "complete": (stopped(job().complete(2)), (False, False)),
+    "being deleted": (stopped(job().suspended(1).deleted(2)), (False, False)),
+    "not stopped": (job().suspended(1), (False, False)),
+    "no time left, and suspended again": (job().suspended(1).spec(activeDeadlineSeconds=0), (True, True)),
+    "no time left, and started": (job().spec(activeDeadlineSeconds=0), (True, False)),
+    "no time left, and failed": (job().spec(activeDeadlineSeconds=0).failed(2), (False, False)),
 }
 
 
-@pytest.mark.parametrize(("built", "step"), STEPS.values(), ids=STEPS)
-def test_job_that_is_to_end_is_ended_while_it_is_suspended(built: JobBuilder, step: FinishStep) -> None:
-    assert next_finish_step(built.read()) is step
+@pytest.mark.parametrize(("built", "expected"), STEPS.values(), ids=STEPS)
+def test_job_that_is_to_end_is_ended_while_it_is_suspended(built: JobBuilder, expected: tuple[bool, bool]) -> None:
+    gang = built.read()
+    assert (is_to_fail(gang), is_kept_from_failing(gang)) == expected
 
 
 ENDED: dict[str, Any] = {"suspend": False, "activeDeadlineSeconds": 0}
@@ -124,34 +125,34 @@ def timed_out(made: JobBuilder) -> JobBuilder:
 
 
 STOP: None = None
-STOPPED_VERDICTS: dict[str, tuple[JobBuilder | None, tuple[VerdictKind, str] | None]] = {
+STOPPED_VERDICTS: dict[str, tuple[JobBuilder | None, tuple[Status, str] | None]] = {
     "still ending": (stopped(job().started(1)), STOP),
     "failed by the stop": (stopped(job().failed(2, reason="DeadlineExceeded")), STOP),
-    "succeeded at the last moment": (stopped(job().complete(2)), (VerdictKind.SUCCEEDED, "CompletionsReached")),
-    "failed at the last moment": (stopped(job().failed(2, reason="Other")), (VerdictKind.FAILED, "Other")),
+    "succeeded at the last moment": (stopped(job().complete(2)), (Status.SUCCEEDED, "CompletionsReached")),
+    "failed at the last moment": (stopped(job().failed(2, reason="Other")), (Status.FAILED, "Other")),
     "failed by a deadline of its own": (
         job().failed(2, reason="DeadlineExceeded"),
-        (VerdictKind.FAILED, "DeadlineExceeded"),
+        (Status.FAILED, "DeadlineExceeded"),
     ),
-    "deleted by somebody": (stopped(job().deleted(2)), (VerdictKind.DELETED, REASON_DELETED)),
-    "gone": (None, (VerdictKind.DELETED, REASON_DELETED)),
-    "replaced": (stopped(job(uid="other")), (VerdictKind.REPLACED, REASON_REPLACED)),
-    "about to be deleted": (to_be_deleted(job().started(1)), (VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE)),
+    "deleted by somebody": (stopped(job().deleted(2)), (Status.DELETED, REASON_DELETED)),
+    "gone": (None, (Status.DELETED, REASON_DELETED)),
+    "replaced": (stopped(job(uid="other")), (Status.REPLACED, REASON_REPLACED)),
+    "about to be deleted": (to_be_deleted(job().started(1)), (Status.DELETED, REASON_DELETED_ON_PURPOSE)),
     "failed before its deletion": (
         to_be_deleted(job().failed(2, reason="DeadlineExceeded")),
-        (VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE),
+        (Status.DELETED, REASON_DELETED_ON_PURPOSE),
     ),
-    "succeeded before its deletion": (to_be_deleted(job().complete(2)), (VerdictKind.SUCCEEDED, "CompletionsReached")),
+    "succeeded before its deletion": (to_be_deleted(job().complete(2)), (Status.SUCCEEDED, "CompletionsReached")),
     "stopped by a deadline, and then to be deleted": (timed_out(job().started(1)), STOP),
 }
 
 
 @pytest.mark.parametrize(("built", "expected"), STOPPED_VERDICTS.values(), ids=STOPPED_VERDICTS)
 def test_stop_decides_the_end_unless_the_gang_ended_or_is_deleted(
-    built: JobBuilder | None, expected: tuple[VerdictKind, str] | None
+    built: JobBuilder | None, expected: tuple[Status, str] | None
 ) -> None:
     verdict = judge_stopped(built.read() if built else None, job().read().ref)
-    assert (verdict and (verdict.kind, verdict.reason)) == expected
+    assert (verdict and (verdict.status, verdict.reason)) == expected
 
 
 def test_objects_of_a_gang_exist_until_its_job_is_deleted() -> None:

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import (
-    COMPLETED_INDEXES_CHARACTERS_MAX,
-    GangEvent,
-    Status,
-    build_event,
-)
+from airflow_provider_gangjobs.gang.outcome.event import COMPLETED_INDEXES_CHARACTERS_MAX, GangEvent, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.result_addresses import ADDRESS, MARK
 from airflow_provider_gangjobs.gang.outcome.task_result import (
@@ -31,7 +26,7 @@ from airflow_provider_gangjobs.gang.outcome.task_result import (
     task_result,
 )
 from airflow_provider_gangjobs.gang.spec import Results
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from airflow_provider_gangjobs.kube.views import JobView, view
 

@@ -19,8 +19,10 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TaskStatesResult
 
 from airflow_provider_gangjobs.airflow_api.task_state import (
+    CLEARED,
+    GONE,
     RUN_IDS_CHARACTERS_MAX,
-    AbsentState,
+    UNKNOWN,
     is_final_failure,
     is_kill,
     is_running_try,
@@ -33,27 +35,27 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 
 # -- The meaning of the state of a task for its gang: a kill, a success, or neither ----------------------------------
 
-KILLS = {"success", "failed", "skipped", "upstream_failed", "removed", AbsentState.CLEARED, AbsentState.GONE}
+KILLS = {"success", "failed", "skipped", "upstream_failed", "removed", CLEARED, GONE}
 LOG = logging.getLogger(__name__)
 
 
-@pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState, "a state of a later Airflow"])
+@pytest.mark.parametrize("state", [*TaskInstanceState, CLEARED, GONE, UNKNOWN, "a state of a later Airflow"])
 def test_only_an_end_or_a_clear_is_a_kill(state: str) -> None:
     assert is_kill(state) == (state in KILLS)
 
 
-@pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState, "a state of a later Airflow"])
+@pytest.mark.parametrize("state", [*TaskInstanceState, CLEARED, GONE, UNKNOWN, "a state of a later Airflow"])
 def test_success_of_a_task_is_no_kill_of_a_gang_that_outlives_it(state: str) -> None:
     assert is_kill(state, outlives_task=True) == (state in KILLS - {"success"})
 
 
-@pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState, "a state of a later Airflow"])
+@pytest.mark.parametrize("state", [*TaskInstanceState, CLEARED, GONE, UNKNOWN, "a state of a later Airflow"])
 def test_failure_of_a_gang_counts_only_if_its_task_submits_no_other_gang(state: str) -> None:
-    expected = None if state == "success" else state in KILLS - {AbsentState.CLEARED}
+    expected = None if state == "success" else state in KILLS - {CLEARED}
     assert is_final_failure(state) is expected
 
 
-@pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState])
+@pytest.mark.parametrize("state", [*TaskInstanceState, CLEARED, GONE, UNKNOWN])
 def test_only_success_is_success(state: str) -> None:
     assert is_success(state) == (state == "success")
 
@@ -65,9 +67,9 @@ def test_only_success_is_success(state: str) -> None:
         pytest.param(-1, {"r": {"train": TaskInstanceState.QUEUED}}, "queued", id="as a value of Airflow's"),
         pytest.param(None, {"r": {"train": "running"}}, "running", id="not mapped"),
         pytest.param(3, {"r": {"train_3": "failed"}}, "failed", id="mapped"),
-        pytest.param(-1, {"r": {"train": None}}, AbsentState.CLEARED, id="without a state"),
-        pytest.param(-1, {"r": {}}, AbsentState.GONE, id="no task instance"),
-        pytest.param(-1, {}, AbsentState.GONE, id="no run"),
+        pytest.param(-1, {"r": {"train": None}}, CLEARED, id="without a state"),
+        pytest.param(-1, {"r": {}}, GONE, id="no task instance"),
+        pytest.param(-1, {}, GONE, id="no run"),
     ],
 )
 def test_state_is_read_of_one_task_instance(map_index: int | None, states: Any, state: str) -> None:
@@ -86,11 +88,11 @@ def test_state_is_unknown_if_airflow_does_not_answer() -> None:
     def ask(**question: Any) -> Any:
         raise RuntimeError(f"no answer to {question}")
 
-    assert read_state(task_instance(), ask, LOG) is AbsentState.UNKNOWN
+    assert read_state(task_instance(), ask, LOG) is UNKNOWN
 
 
 def test_state_of_no_task_instance_is_unknown() -> None:
-    assert read_state(None, dict, LOG) is AbsentState.UNKNOWN
+    assert read_state(None, dict, LOG) is UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ async def test_instances_that_wait_together_are_asked_for_with_one_request(monke
     answers = Answers(monkeypatch, 3)
     answers.states["train_1"] = "success"
 
-    assert await ask(0, 1, 7) == ["deferred", "success", AbsentState.GONE]
+    assert await ask(0, 1, 7) == ["deferred", "success", GONE]
     assert answers.asked == [None]
 
 
@@ -201,7 +203,7 @@ async def test_question_that_fails_leaves_all_states_unknown(monkeypatch: pytest
     answers = Answers(monkeypatch, 2)
     answers.error = OSError("gone")
 
-    assert await ask(0, 1) == [AbsentState.UNKNOWN, AbsentState.UNKNOWN]
+    assert await ask(0, 1) == [UNKNOWN, UNKNOWN]
     answers.error = None
     assert await ask(0, 1) == ["deferred", "deferred"]
 

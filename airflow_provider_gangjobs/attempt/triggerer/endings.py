@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf
 from airflow_provider_gangjobs.airflow_api.task_state import (
-    AbsentState,
+    UNKNOWN,
     is_final_failure,
     is_kill,
     is_success,
@@ -138,7 +138,7 @@ _NOT_KILLED: Final = "gang %s stays, and its task is responsible for it"
 _NOT_KILLED_BY_STATE: Final = {
     "deferred": "another triggerer waits for gang %s",
     "success": "gang %s runs on after its task, because the task waited only for its start",
-    AbsentState.UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
+    UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
 }
 
 log = logging.getLogger(__name__)
@@ -246,7 +246,7 @@ async def task_end(key: TaskKey) -> TaskEnd:
     """Return whether a task has ended, and how. A task that is gone has ended without success."""
     task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
     state = await read_task_state(task, cast("Logger", log))
-    if state == AbsentState.UNKNOWN:
+    if state == UNKNOWN:
         return TaskEnd.UNKNOWN
     if is_success(state):
         return TaskEnd.SUCCEEDED

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, is_mappable, push_xcom
 from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, learn_secrets, mask, mask_event
-from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_success, read_task_state
+from airflow_provider_gangjobs.airflow_api.task_state import UNKNOWN, is_success, read_task_state
 from airflow_provider_gangjobs.attempt.completion import value_of
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, TriggerEnd
 from airflow_provider_gangjobs.attempt.metrics import report_use
@@ -34,8 +34,9 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
 from airflow_provider_gangjobs.ending.deliver import awaits_delivery, deliver
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.spec import Logs, Results
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 
@@ -250,7 +251,7 @@ async def _deliver_when_accepted(args: TriggerArgs, version: str, ti: Any) -> No
             async with loop_local(_Limits).deliveries:
                 await _deliver(args, version)
             return
-        if state not in ("deferred", AbsentState.UNKNOWN):
+        if state not in ("deferred", UNKNOWN):
             _log.info("Gang %s is kept, because its task is %s and not success", args.ref, state)
             return
     _log.warning("Gang %s is not delivered, because Airflow has not noted the success of its task", args.ref)

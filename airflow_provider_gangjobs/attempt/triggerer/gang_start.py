@@ -33,7 +33,7 @@ from msgspec.structs import asdict
 from airflow_provider_gangjobs.airflow_api.task_context import OnlyInWorkerError, describes_tasks, template_context
 from airflow_provider_gangjobs.airflow_api.task_end import push_xcom
 from airflow_provider_gangjobs.airflow_api.task_log import find_secrets, is_for_users, log_failure, mask
-from airflow_provider_gangjobs.airflow_api.task_state import AbsentState, is_kill, read_task_state
+from airflow_provider_gangjobs.airflow_api.task_state import UNKNOWN, is_kill, read_task_state
 from airflow_provider_gangjobs.attempt.deferral import (
     ALARM_MARGIN_PART,
     ALARM_MARGIN_S,
@@ -281,7 +281,7 @@ class GangStart:
     async def _is_deferred(self) -> bool | None:
         """Return whether the task is deferred, as it is while it waits for this trigger. `None` if that is unknown."""
         state = await read_task_state(self.ti, self.log)
-        return None if state == AbsentState.UNKNOWN else state == "deferred"
+        return None if state == UNKNOWN else state == "deferred"
 
     # -- rendering -------------------------------------------------------------------------------------------
 

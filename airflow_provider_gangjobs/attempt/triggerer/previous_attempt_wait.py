@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider_gangjobs.airflow_api.task_log import log_failure
@@ -20,6 +19,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
 )
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.gang.state.deadlines import limit_of_previous
+from airflow_provider_gangjobs.gang.state.phase import Status
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -35,19 +35,11 @@ LAST_COUNT_S: Final = 5.0
 REPEAT_LOG_S: Final = 600.0
 
 
-class WaitEnd(StrEnum):
-    """Why the wait is over. The values are part of events."""
-
-    GONE = "gone"
-    """No pod of the earlier attempt runs."""
-    TIMEOUT = "timeout"
-    """A time limit of the task has passed."""
-    ERROR = "error"
-    """This process cannot look for the pods."""
-
-
 async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, Any]:
     """Wait until no pod of the gang runs, and return the payload of an event.
+
+    Its status is `succeeded`; `timeout` if a time limit of the task has passed; or `error` if this process cannot look
+    for the pods.
 
     The wait ends at the deadline of the task, or after `limit_of_previous`. The function raises only when it is
     cancelled.
@@ -58,10 +50,10 @@ async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, An
     wait = _PreviousWait(args, log)
     try:
         reason = await wait.run()
-        end = WaitEnd.TIMEOUT if reason else WaitEnd.GONE
+        end = Status.TIMEOUT if reason else Status.SUCCEEDED
     except Exception as error:  # a secrets backend may raise anything
         log_failure(log, error, f"The pods of gang {args.ref} cannot be looked for in this process")
-        end, reason = WaitEnd.ERROR, type(error).__name__
+        end, reason = Status.ERROR, type(error).__name__
     return {
         "v": 1,
         "status": str(end),

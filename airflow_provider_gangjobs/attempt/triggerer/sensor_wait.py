@@ -26,18 +26,17 @@ from airflow_provider_gangjobs.gang.awaited import (
     Answer,
     GangSelection,
     NewestGangs,
-    Until,
-    WaitFor,
     answer_of,
     decide_wait,
 )
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.state.phase import Status
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
@@ -58,8 +57,8 @@ class SelectionArgs(StoredArgs):
     :param digests: Value of the task label of each submission id.
     :param selector: Label selector of the Jobs.
     :param at_least: How many gangs the label selector selects at least.
-    :param until: A value of `gang.awaited.Until`.
-    :param wait_for: A value of `gang.awaited.WaitFor`.
+    :param until: `running`, `succeeded`, or `ended`; see `gang.awaited.answer_of`.
+    :param wait_for: `all` or `any`; see `gang.awaited.decide_wait`.
     :param must_exist: Whether the connection must exist in Airflow.
     """
 
@@ -69,8 +68,8 @@ class SelectionArgs(StoredArgs):
     digests: list[str] | None = None
     selector: str = ""
     at_least: int = 1
-    until: str = Until.SUCCEEDED.value
-    wait_for: str = WaitFor.ALL.value
+    until: str = "succeeded"
+    wait_for: str = "all"
     must_exist: bool = False
 
     @property
@@ -132,7 +131,7 @@ class _SelectionWait:
         """The event of each gang whose wait is over."""
         self._args = args
         self._log = log
-        self._until = Until(args.until)
+        self._until = args.until
         self._followed: dict[str, tuple[GangRef, asyncio.Task[GangEvent]]] = {}
         self._errors: Counter[str] = Counter()
         """How many waits in a row for the gang of a key could not follow it."""
@@ -194,7 +193,7 @@ class _SelectionWait:
         if self._args.selector:
             answers += [Answer.WAITING] * (self._args.at_least - len(answers))
         done = sum(answer is Answer.MET for answer in answers)
-        answer = decide_wait(answers, WaitFor(self._args.wait_for))
+        answer = decide_wait(answers, self._args.wait_for)
         return answer, f"{done} of {len(answers)} gangs are {self._until}, and {len(self._followed)} are submitted"
 
     def _answer(self, key: str) -> Answer:
@@ -206,7 +205,7 @@ class _SelectionWait:
         if key in self._followed:
             self._followed[key][1].cancel()
         self.events.pop(key, None)
-        until: FollowUntil = "running" if self._until is Until.RUNNING else "ended"
+        until: FollowUntil = "running" if self._until == "running" else "ended"
         args = self._args.of_gang(ref, errors=self._errors[key])
         task = asyncio.create_task(wait_for_event(args, until, self._log, config=self._config), name=f"wait for {ref}")
         task.add_done_callback(lambda _: self._notification.notify())

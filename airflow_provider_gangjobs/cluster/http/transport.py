@@ -26,9 +26,8 @@ from collections.abc import Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from enum import Enum, StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -53,28 +52,15 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
 
 
-class PatchType(StrEnum):
-    MERGE = "application/merge-patch+json"
-    STRATEGIC = "application/strategic-merge-patch+json"
-    JSON = "application/json-patch+json"
+PatchType = Literal["merge", "strategic-merge", "json"]
+PropagationPolicy = Literal["Background", "Foreground", "Orphan"]
+"""How the garbage collector treats the dependents of a deleted object."""
 
 
-class ResponseFormat(Enum):
-    """How much of the written object the server returns. A large object costs both sides more than the write itself.
-
-    The value is the Accept header.
-    """
-
-    OBJECT = "application/json"
-    METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-
-
-class PropagationPolicy(StrEnum):
-    """How the garbage collector treats the dependents of a deleted object."""
-
-    BACKGROUND = "Background"
-    FOREGROUND = "Foreground"
-    ORPHAN = "Orphan"
+JSON: Final = "application/json"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""Accept header of a write after which the server returns the metadata of the object. A large object costs both sides
+more than the write itself."""
 
 
 class LogQuery(Struct, frozen=True):
@@ -143,8 +129,8 @@ class Request(Struct, frozen=True):
     path: str
     query: Query | None = None
     body: bytes | None = None
-    content_type: str = "application/json"
-    accept: str = "application/json"
+    content_type: str = JSON
+    accept: str = JSON
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.observation import reason_of_verdict
-from airflow_provider_gangjobs.gang.state.phase import VerdictKind
+from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.reason import Reason, because
 from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE
 
@@ -121,9 +121,7 @@ def reason_of_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedR
 
     :param failed: All ranks that failed, if `outcomes` has only some of them.
     """
-    cause = (
-        root_cause(outcomes) if verdict.kind is VerdictKind.FAILED and verdict.reason != REASON_JOB_DEADLINE else None
-    )
+    cause = root_cause(outcomes) if verdict.status is Status.FAILED and verdict.reason != REASON_JOB_DEADLINE else None
     if verdict.reason == REASON_JOB_MISSING and cause is not None and cause.outcome is OutcomeKind.DELETED:
         cause = None  # the pods were deleted with their Job, or because the provider has ended the other roles
     if cause is None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,7 +23,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport, describe_restarts
 from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, time_use_of
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word, to_printable_value
 
@@ -40,19 +39,6 @@ MESSAGE_CHARACTERS_MAX: Final = 1000
 NOTES_MAX: Final = 4
 COMPLETED_INDEXES_CHARACTERS_MAX: Final = 1024
 """An event omits a longer list and sets `completed_indexes_cut`. The Job has the list."""
-
-
-class Status(StrEnum):
-    """Reason for which the trigger sent the event."""
-
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    DELETED = "deleted"
-    REPLACED = "replaced"
-    TIMEOUT = "timeout"
-    ERROR = "error"
-    """The trigger could not follow the gang. The state of the gang is unknown."""
 
 
 class UnreadableEventError(ValueError):

@@ -13,13 +13,13 @@ from msgspec.structs import replace as replace_field
 
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.phase import (
-    PHASE_OF_VERDICT,
+    PHASE_OF_STATUS,
     REASON_DELETED,
     REASON_DELETED_ON_PURPOSE,
     REASON_REPLACED,
     Phase,
+    Status,
     Verdict,
-    VerdictKind,
     judge,
     phase_of,
 )
@@ -180,7 +180,7 @@ def _times(
         began[Phase.RUNNING] = pods.all_started_at(counts.ranks)
     if verdict is not None:
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
-        began[PHASE_OF_VERDICT[verdict.kind]] = verdict.at
+        began[PHASE_OF_STATUS[verdict.status]] = verdict.at
     elif gang is not None and phase is Phase.FAILED:
         ended = gang.suspended_condition or gang.interim_condition
         began[Phase.FAILED] = ended.last_transition_time if ended else None
@@ -226,7 +226,7 @@ _OF_VERDICT: Final = {
 def reason_of_verdict(verdict: Verdict) -> Reason:
     """Return why a Job has ended, without the outcomes of its pods."""
     code = verdict.reason or "Failed"
-    if verdict.kind is VerdictKind.SUCCEEDED:
+    if verdict.status is Status.SUCCEEDED:
         return because("Succeeded", since=verdict.at, code="Succeeded")
     if verdict.reason == REASON_JOB_DEADLINE and verdict.limited_by:
         limit, said = verdict.limited_by, verdict.message

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
-from airflow_provider_gangjobs.gang.state.stop import FinishStep, next_finish_step
+from airflow_provider_gangjobs.gang.state.stop import is_kept_from_failing
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Policies
@@ -162,7 +162,7 @@ def _decide_ended(gang: StoredGang, facts: SweepFacts, unowned: str) -> SweepDec
     if gang.is_delivered and not gang.is_being_deleted and policies is not None and _deletes_delivered(gang, policies):
         reason = f"its outcome was delivered, and on_finish is {policies.on_finish}"
         return SweepDecision(SweepAction.DELETE_DELIVERED, reason)
-    if next_finish_step(gang) is FinishStep.END:
+    if is_kept_from_failing(gang):
         return SweepDecision(
             SweepAction.FINISH, f"the gang is over, its Job is suspended and has not failed, and {unowned}"
         )

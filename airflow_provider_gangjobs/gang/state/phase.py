@@ -34,7 +34,7 @@ Several enums say how far something is. Each answers one question:
     ----------------------------------------------------------  -----------------  ------------------------------------
     What does the next submission, an end, or a user find?      SubmissionState    the Job
     What is the gang doing, in logs, events and the UI?         Phase              the Job, and pods if they are known
-    How did the Job end, once and for all?                      VerdictKind        the Job, or that it is gone
+    How did the Job end, once and for all?                      Status        the Job, or that it is gone
     Why does the event of a trigger end the wait of its task?   Status             the verdict, a deadline or an error
     How did one rank end?                                       OutcomeKind        the pod of the rank
     Has a gang reached what a sensor waits for?                 Answer             the Job of the newest attempt
@@ -52,7 +52,7 @@ facts behind the rule.
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -74,19 +74,28 @@ REASON_DELETED_ON_PURPOSE: Final = "GangDeleted"
 REASON_REPLACED: Final = "JobReplaced"
 
 
-class VerdictKind(StrEnum):
-    """Kind of a verdict. The values are part of events."""
+class Status(StrEnum):
+    """How the wait for a gang has ended. The values are part of events and are never renamed."""
 
+    RUNNING = "running"
+    """All ranks run, and the wait was for that."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    """The Job failed, or the gang was stopped."""
     DELETED = "deleted"
     REPLACED = "replaced"
+    """Another Job has the name now."""
+    TIMEOUT = "timeout"
+    """A deadline has passed."""
+    ERROR = "error"
+    """The gang could not be followed, so its state is unknown."""
 
 
 class Verdict(Struct, frozen=True):
     """How the Job ended, with the reason and message of the Job controller if there are any."""
 
-    kind: VerdictKind
+    status: Status
+    """Succeeded, failed, deleted, or replaced."""
     reason: str = ""
     message: str = ""
     at: datetime | None = None
@@ -102,7 +111,7 @@ class Verdict(Struct, frozen=True):
     @property
     def job_is_there(self) -> bool:
         """The Job still exists, and so do the objects that it owns."""
-        return self.kind in {VerdictKind.SUCCEEDED, VerdictKind.FAILED}
+        return self.status in {Status.SUCCEEDED, Status.FAILED}
 
 
 def judge(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
@@ -113,20 +122,20 @@ def judge(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None
     """
     if gang is None:
         if last_seen is not None and last_seen.ref == ref and last_seen.view.metadata.annotations.deleted_by:
-            return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(last_seen))
-        return Verdict(VerdictKind.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
+            return Verdict(Status.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(last_seen))
+        return Verdict(Status.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
     if gang.ref.uid != ref.uid:
         other = gang.ref.uid
         message = f"Job {ref} now has uid {other}, not {ref.uid}"
-        return Verdict(VerdictKind.REPLACED, REASON_REPLACED, message, other_uid=other)
+        return Verdict(Status.REPLACED, REASON_REPLACED, message, other_uid=other)
     return _verdict_by_conditions(gang) or _verdict_by_deletion(gang, ref)
 
 
 def _verdict_by_conditions(gang: StoredGang) -> Verdict | None:
     if (found := gang.complete_condition) is not None:
-        kind, at = VerdictKind.SUCCEEDED, gang.status.completion_time or found.last_transition_time
+        kind, at = Status.SUCCEEDED, gang.status.completion_time or found.last_transition_time
     elif (found := gang.failed_condition) is not None:
-        kind, at, requested = VerdictKind.FAILED, found.last_transition_time, deletion_requested_at(gang.view.metadata)
+        kind, at, requested = Status.FAILED, found.last_transition_time, deletion_requested_at(gang.view.metadata)
         if at is not None and requested is not None and at > requested:
             return None  # the Job controller counts pods that the deletion ends as failed
     else:
@@ -142,12 +151,12 @@ def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:
     reason, message = REASON_DELETED, f"Job {ref} is being deleted"
     if gang.view.metadata.annotations.deleted_by:
         reason, message = REASON_DELETED_ON_PURPOSE, _deleted_by(gang)
-    return Verdict(VerdictKind.DELETED, reason, message, requested, gang.status.completed_indexes)
+    return Verdict(Status.DELETED, reason, message, requested, gang.status.completed_indexes)
 
 
 def verdict_of_begun_deletion(gang: StoredGang) -> Verdict:
     """Return the verdict on a gang that was stopped to be deleted on purpose, and whose Job still exists."""
-    return Verdict(VerdictKind.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang), deletion_has_only_begun=True)
+    return Verdict(Status.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang), deletion_has_only_begun=True)
 
 
 def _deleted_by(gang: StoredGang) -> str:
@@ -158,32 +167,25 @@ GENERATION_AS_SUBMITTED: Final = 2
 """The creation of the Job is generation 1, and its start 2. Each further change of the spec adds 1."""
 
 
-class Completeness(Enum):
-    """Whether the known pods are all pods of a Job."""
+def has_all_pods(gang: StoredGang | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef) -> bool | None:
+    """Return whether the known pods, which may be old, are all pods that a Job ever had.
 
-    COMPLETE = auto()
-    """The Job has, and had, no other pods: there is one pod for each rank, and each pod succeeded."""
-    PENDING = auto()
-    """According to the Job the pods are complete, but the watch of pods is behind the watch of Jobs."""
-    UNKNOWN = auto()
-    """Only the API server can tell. This is the answer for every Job that failed."""
+    There is one pod for each rank then, and each pod has succeeded. False: according to the Job they soon are, but the
+    watch of pods is behind the watch of Jobs. `None`: only the API server can tell, as for every Job that failed.
 
-
-def check_completeness(
-    gang: StoredGang | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef
-) -> Completeness:
-    """Compare a Job with the pods that are known, which may be old, and with the UIDs of recorded outcomes."""
+    :param recorded: The UIDs of recorded outcomes.
+    """
     if gang is None or not _succeeded_as_submitted(gang, ref) or pods.ended_otherwise:
-        return Completeness.UNKNOWN
+        return None
     ranks = gang.status.succeeded
     if len(pods) < ranks:
-        return Completeness.PENDING
+        return False
     if not (pods.has_one_pod_per_rank and pods.has_exactly_ranks(ranks)):
-        return Completeness.UNKNOWN
+        return None
     if pods.succeeded < ranks:
-        return Completeness.PENDING
+        return False
     # This comparison is the most expensive one, so it comes last.
-    return Completeness.COMPLETE if recorded <= pods.uids else Completeness.UNKNOWN
+    return True if recorded <= pods.uids else None
 
 
 def _succeeded_as_submitted(gang: StoredGang, ref: GangRef) -> bool:
@@ -191,7 +193,7 @@ def _succeeded_as_submitted(gang: StoredGang, ref: GangRef) -> bool:
     verdict = judge(gang, ref)
     return (
         verdict is not None
-        and verdict.kind is VerdictKind.SUCCEEDED
+        and verdict.status is Status.SUCCEEDED
         and 0 < gang.view.metadata.generation <= GENERATION_AS_SUBMITTED
         and 0 < (gang.view.spec.completions or 0) == gang.parallelism == gang.status.succeeded
         and gang.status.failed == 0
@@ -219,12 +221,14 @@ class Phase(StrEnum):
 
 
 FINAL_PHASES: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.DELETED})
-PHASE_OF_VERDICT: Final = {
-    VerdictKind.SUCCEEDED: Phase.SUCCEEDED,
-    VerdictKind.FAILED: Phase.FAILED,
-    VerdictKind.DELETED: Phase.DELETED,
-    VerdictKind.REPLACED: Phase.DELETED,
+PHASE_OF_STATUS: Final = {
+    Status.SUCCEEDED: Phase.SUCCEEDED,
+    Status.FAILED: Phase.FAILED,
+    Status.TIMEOUT: Phase.FAILED,
+    Status.DELETED: Phase.DELETED,
+    Status.REPLACED: Phase.DELETED,
 }
+"""The final phase of a gang. The other values do not say that the gang has ended."""
 
 
 def phase_of(gang: StoredGang | None, pods: Counts | None = None) -> Phase:
@@ -238,7 +242,7 @@ def phase_of(gang: StoredGang | None, pods: Counts | None = None) -> Phase:
         return Phase.FINISHING if held else Phase.DELETED
     verdict = judge(gang, gang.ref)
     if verdict is not None:
-        return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.kind]
+        return Phase.FINISHING if held else PHASE_OF_STATUS[verdict.status]
     if gang.ends_by_stop:
         return Phase.FINISHING if held or gang.has_pods_left else Phase.FAILED
     if gang.interim_condition is not None:

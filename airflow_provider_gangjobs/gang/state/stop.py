@@ -6,13 +6,19 @@ stays. If a triggerer crashes after a stop, the next one reads the mark on the J
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.state.phase import Phase, Verdict, VerdictKind, judge, verdict_of_begun_deletion
-from airflow_provider_gangjobs.gang.state.stopped import BY_DELETION, REASON_JOB_DEADLINE, Stopped, Stopper, mark_patch
+from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict, judge, verdict_of_begun_deletion
+from airflow_provider_gangjobs.gang.state.stopped import (
+    BY_DELETION,
+    REASON_JOB_DEADLINE,
+    Stopped,
+    Stopper,
+    end_by_main,
+    mark_patch,
+)
 from airflow_provider_gangjobs.kube.views import end_condition
 
 if TYPE_CHECKING:
@@ -38,24 +44,19 @@ def stop_patch(stopped: Stopped, gang: StoredGang) -> dict[str, Any]:
     return {"spec": spec} if gang.stopped is not None else {**mark_patch(stopped), "spec": spec}
 
 
-class FinishStep(StrEnum):
-    """What remains to be done until a Job fails that was stopped, or whose activeDeadlineSeconds is 0 (`end_patch`)."""
+def is_to_fail(gang: StoredGang) -> bool:
+    """Return whether the main Job has yet to fail, because the gang was stopped or has no time left (`end_patch`).
 
-    NOTHING = "nothing"
-    """The Job has ended, is being deleted, or is not to end."""
-    WAIT = "wait"
-    """The Job controller lets the Job fail, unless somebody suspends the Job before."""
-    END = "end"
-    """The Job is suspended, so it cannot fail; see `finish_patch`."""
-
-
-def next_finish_step(gang: StoredGang) -> FinishStep:
-    """Return what remains to be done until the main Job has failed, if it was stopped or has no time left."""
+    The Job controller lets the Job fail, unless somebody suspends the Job before; see `is_kept_from_failing`.
+    """
     main_job = gang.main
-    is_to_end = main_job.is_stopped or main_job.view.spec.active_deadline_seconds == STOPPED_DEADLINE_S
-    if not is_to_end or end_condition(main_job.view) or main_job.is_being_deleted:
-        return FinishStep.NOTHING
-    return FinishStep.END if main_job.is_suspended else FinishStep.WAIT
+    has_no_time = main_job.is_stopped or main_job.view.spec.active_deadline_seconds == STOPPED_DEADLINE_S
+    return has_no_time and not (end_condition(main_job.view) or main_job.is_being_deleted)
+
+
+def is_kept_from_failing(gang: StoredGang) -> bool:
+    """Return whether the main Job has yet to fail and cannot, because it is suspended; see `finish_patch`."""
+    return is_to_fail(gang) and gang.main.is_suspended
 
 
 def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
@@ -65,8 +66,8 @@ def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
     refuses to change it if the pods are a gang, and every release if the gang is that of `Job.spec.scheduling`.
 
     Kueue may suspend a Job in its queue again before it has failed, although its Workload is inactive, so the caller
-    repeats the patch by `next_finish_step`. If the Workload cannot be deactivated, the Job fails without a pod when
-    Kueue starts it.
+    repeats the patch while `is_kept_from_failing`. If the Workload cannot be deactivated, the Job fails without a pod
+    when Kueue starts it.
 
     :param is_deactivated: Whether Kueue's Workload of the Job was deactivated.
     """
@@ -87,6 +88,11 @@ def before_deletion(gang: StoredGang) -> StoredGang:
     metadata = gang.view.metadata
     annotations = replace(metadata.annotations, stopped=None)
     return replace(gang, view=replace(gang.view, metadata=replace(metadata, annotations=annotations)))
+
+
+def is_ended_by_main(gang: StoredGang) -> bool:
+    """Return whether the provider has ended the gang, because its main containers had ended and others had not."""
+    return any(end_by_main(one) is not None for one in gang.jobs or (gang.view,))
 
 
 def is_stopped_by_cleanup(gang: StoredGang) -> bool:
@@ -116,4 +122,4 @@ def judge_stopped(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGan
 
 def _is_stop_verdict(verdict: Verdict) -> bool:
     """Return whether a stopped Job failed because of the deadline that `stop_patch` set in it."""
-    return verdict.kind is VerdictKind.FAILED and verdict.reason == REASON_JOB_DEADLINE
+    return verdict.status is Status.FAILED and verdict.reason == REASON_JOB_DEADLINE

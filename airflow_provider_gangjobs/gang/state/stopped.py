@@ -21,7 +21,6 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
-    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import JobStatus, JobView
 
 TEXT_CHARACTERS_MAX: Final = 2000
@@ -142,7 +141,7 @@ def with_end_by_main(job: JobView) -> JobView:
 
     Until the Job has ended, the end is announced (`SuccessCriteriaMet`, `FailureTarget`).
     """
-    stopped = _end_by_main(job)
+    stopped = end_by_main(job)
     if stopped is None or find_true_condition(job.status.conditions, "Complete"):
         return job
     ended = end_condition(job)
@@ -156,18 +155,14 @@ def with_end_by_main(job: JobView) -> JobView:
     return replace(job, status=all_succeeded(status, job.spec.completions or 0, found) if has_succeeded else status)
 
 
-def is_ended_by_main(gang: StoredGang) -> bool:
-    """Return whether the provider has ended the gang, because its main containers had ended and others had not."""
-    return any(_end_by_main(one) is not None for one in gang.jobs or (gang.view,))
-
-
 def has_succeeded_by_main(job: JobView) -> bool:
     """Return whether the Job is marked: the main container of each rank has succeeded."""
-    stopped = _end_by_main(job)
+    stopped = end_by_main(job)
     return stopped is not None and stopped.code == REASON_SUCCEEDED
 
 
-def _end_by_main(job: JobView) -> Stopped | None:
+def end_by_main(job: JobView) -> Stopped | None:
+    """Return the mark of a Job that the provider has ended because its main containers had ended; `None` without it."""
     value = job.metadata.annotations.stopped
     stopped = parse_stopped(value) if value is not None else None
     return stopped if stopped is not None and stopped.by is Stopper.MAIN_CONTAINERS else None

@@ -5,7 +5,7 @@ so a waiting gang costs little.
 
 After the final harvest nobody follows the gang's pods any more. The pods are listed once more from the API server,
 because the watch may lag behind the end of the Job, unless the pods that the watch shows are complete
-(`gang.state.phase.Completeness`). On return all outcomes are recorded and no pod is held, or the result says which
+(`gang.state.phase.has_all_pods`). On return all outcomes are recorded and no pod is held, or the result says which
 could not be. Pods that do not end (their node is dead, or their Job was deleted and left them behind) are abandoned
 after a while: they are recorded as `unknown` and released, because a finalizer that nobody removes would hold them
 forever.
@@ -20,7 +20,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.gang.state.phase import Completeness
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
 from airflow_provider_gangjobs.jobs.requests import gather_or_cancel, list_pods, retry_until_answered
 from airflow_provider_gangjobs.kube.text import pluralize
@@ -160,8 +159,8 @@ class FinalHarvest:
         Raises:
             ClusterRefused: The pods cannot be listed any more.
         """
-        completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
-        if completeness is Completeness.COMPLETE or len(self.watch.pods_by_uid) > LISTED_AT_ONCE_MAX:
+        are_all = pods.are_all(job, self.harvest.harvester.recorded, self.ref)
+        if are_all or len(self.watch.pods_by_uid) > LISTED_AT_ONCE_MAX:
             await self._harvest_observed()
         else:
             self._listed, _ = await gather_or_cancel(self._list(), self._harvest_observed())
@@ -212,15 +211,15 @@ class FinalHarvest:
 
         :param must_list: List the pods whatever the watch shows: the watch may be dead without an error.
         """
-        completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
+        are_all = pods.are_all(job, self.harvest.harvester.recorded, self.ref)
         error = await self.harvest.drain()
         held = await self._held_of(list(self.watch.pods_by_uid.values()))
         listed, self._listed = self._listed, None
         if listed is None or must_list:
             is_harvested = not held and error is None
-            if is_harvested and completeness is Completeness.COMPLETE:
+            if is_harvested and are_all:
                 return True, []
-            waits = not is_harvested or (completeness is Completeness.PENDING and self._waits_for_watch())
+            waits = not is_harvested or (are_all is False and self._waits_for_watch())
             if waits and not must_list:
                 return False, held
             listed = await self._list()

@@ -28,7 +28,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooLarge,
     is_of_another_uid,
 )
-from airflow_provider_gangjobs.cluster.http.transport import ResponseFormat
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
@@ -247,9 +246,7 @@ class Ledger:
                     return there
                 self._shard = self._seen(there)
         patch = {"metadata": {"uid": self._shard.uid}, "data": dict(part)}
-        return await self._client.patch(
-            CONFIGMAPS, self._name, self.ref.namespace, patch, response_format=ResponseFormat.METADATA
-        )
+        return await self._client.patch(CONFIGMAPS, self._name, self.ref.namespace, patch, returns_metadata=True)
 
     def _seen(self, shard: Mapping[str, Any]) -> _Shard:
         number = int(shard["metadata"]["name"].rpartition("-")[2])
@@ -274,9 +271,7 @@ class Ledger:
             "ownerReferences": [owned_by("batch/v1", "Job", self.ref.name, self.ref.uid)],
         }
         manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)}
-        return await self._client.create(
-            CONFIGMAPS, manifest, self.ref.namespace, response_format=ResponseFormat.METADATA
-        )
+        return await self._client.create(CONFIGMAPS, manifest, self.ref.namespace, returns_metadata=True)
 
 
 def _is_too_large(error: ApiError) -> bool:
