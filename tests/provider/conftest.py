@@ -96,8 +96,8 @@ def task(embedded: SandboxThread, connection: str) -> Any:
 
     made: list[Task] = []
 
-    def make(script: str, **parameters: Any) -> Task:
-        made.append(Task(embedded, connection, script, **parameters))
+    def make(script: Any, kind: type[Task] = Task, **parameters: Any) -> Task:
+        made.append(kind(embedded, connection, script, **parameters))
         return made[-1]
 
     yield make

@@ -33,6 +33,13 @@ async def submit_roles(plane: VirtualControlPlane, spec: GangSpec = LEADER_AND_W
     return (await submit(plane.client, spec, request, discovered=discovered, namespace=NAMESPACE)).ref
 
 
+async def running(plane: VirtualControlPlane, **options: Any) -> GangRef:
+    """Submit the gang, and wait until its four ranks run."""
+    ref = await submit_roles(plane, **options)
+    await plane.until(lambda: plane.running_ranks(ref.name) == 4)
+    return ref
+
+
 def pod_of(plane: VirtualControlPlane, ref: GangRef, role: str, rank: int = 0) -> dict[str, Any]:
     """Return the pod of a rank of a role."""
     pods = [pod for pod in plane.pods(ref.name) if pod["metadata"]["labels"][LABEL_GANG_ROLE] == role]

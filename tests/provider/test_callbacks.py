@@ -181,5 +181,5 @@ def test_callback_that_cannot_be_imported_is_found_before_the_gang_is_submitted(
 
     with pytest.raises(AirflowFailException, match=f"{name} cannot be used: AttributeError"):
         train.execute()
-
     assert train.jobs == []
+    assert f"{name} cannot be used" in train.xcoms["gang_refused"]["message"], "the tab shows why"

@@ -155,6 +155,7 @@ async def test_error_after_the_deadline_keeps_what_was_read_before():
         armed(plane, "status", code=500)
         event = await follower.event()
     assert event.reason == "Deadline.assembling"
+    assert "Can never fit" in event.message
 
 
 @in_virtual_time

@@ -79,14 +79,6 @@ def test_another_run_of_the_task_begins_anew(task: TaskMaker, tmp_path: Path) ->
         assert task("", **on_disk(tmp_path)).execute() == [[0, 3], [0, 3]]
 
 
-def test_task_that_is_cleared_after_its_success_goes_on_from_its_checkpoints(task: TaskMaker, tmp_path: Path) -> None:
-    train = task("", **on_disk(tmp_path))
-    train.execute()
-    train.clear()
-
-    assert train.execute() == [[3, 6], [3, 6]]
-
-
 def test_mapping_and_function_have_the_same_place(task: TaskMaker, tmp_path: Path) -> None:
     parameters = on_disk(tmp_path, checkpoints={"volume": "disk", "path": "checkpoints"})
     train = task("", **parameters)

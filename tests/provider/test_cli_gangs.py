@@ -8,28 +8,35 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import jsonschema
 import pytest
 import yaml
 
 from airflow_provider_gangjobs.cli import gangs as cli_gangs
 from airflow_provider_gangjobs.cli.main import main
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.ending import submissions
 from airflow_provider_gangjobs.ending.release import count_running
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs import requests
+from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
+from airflow_provider_gangjobs.submission.capabilities import discover_for
+from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking import follow
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
-from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
+from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.cli_gangs import CliGangs
+from tests.sandbox_faults import arm
+from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 from tests.unit.test_gang_lists import SCHEMA
 
@@ -321,8 +328,6 @@ FILES: dict[str, tuple[str, str]] = {
     "a name that YAML reads as a boolean": ("image: a\nenv:\n  ON: x\n", "env.ON: line 3: YAML does not read the key"),
     "a Job of another kind": (MPI_JOB, "is kubeflow.org/v2beta1 MPIJob. Give the template of its Worker in an Indexed"),
     "an unknown parameter": ("image: a\nworker: 2\n", "worker: is no parameter of a GangSpec. Did you mean workers?"),
-    "no image": ("workers: 2\n", "The request is invalid"),
-    "a number in the place of a command": ("image: a\ncommand: 3\n", "The request is invalid"),
     "workers that are no number": ("image: a\nworkers: many\n", "The request is invalid"),
 }
 
@@ -389,9 +394,7 @@ def test_cluster_that_does_not_answer_ends_the_command_soon(
 
 def refuse(gangs: CliGangs, method: str, path: str, *, times: int | None = 1) -> None:
     """Let the API server refuse the next request that fits, or the next ones, or all of them (`None`)."""
-    fault = asdict(Fault(FaultKind.STATUS, method=method, path=path, code=403, times=times))
-    headers = {"Authorization": f"Bearer {gangs.sandbox.token}"}
-    httpx.post(f"{gangs.sandbox.url}/sandbox/faults", json=fault, headers=headers, verify=False).raise_for_status()
+    arm(gangs.sandbox, method=method, path=path, code=403, times=times)
 
 
 def test_missing_right_names_the_role(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -513,9 +516,78 @@ def test_submission_id_may_have_a_slash(gangs: CliGangs, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("age", ["1", "1w", "-1h", ""])
-def test_invalid_age_of_a_list_is_refused(age: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [["list", "--since"], ["tidy", "--older-than"]], ids="".join)
+def test_invalid_age_is_refused(command: list[str], age: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verb, option = command
     with pytest.raises(SystemExit) as end:
-        main(["list", f"--since={age}"])
+        main([verb, f"{option}={age}"])
     assert end.value.code == 2
     assert "is not an age such as 30m, 2h or 1d" in capsys.readouterr().err
     assert cli_gangs.parse_age("2h").total_seconds() == 7200
+
+
+def submit_incompletely(gangs: CliGangs) -> GangRef:
+    """Submit a gang in a process that dies after creating the Job."""
+
+    async def submit_and_die(service: GangService) -> GangRef:
+        key, spec = TaskKey("etl", "run1", "half"), GangSpec(image="a")
+        discovered = await discover_for(service.client, spec, namespace=gangs.namespace)
+        process = CrashingClient(service.client, Crash(2, applied=True))
+        with pytest.raises(ProcessDied):
+            await submit(process, spec, task_request(key, "x"), discovered=discovered, namespace=gangs.namespace)
+        (job,) = await service.client.list(JOBS, gangs.namespace)
+        return read_job(job).ref
+
+    return gangs.run(submit_and_die)
+
+
+def test_tidy_prints_its_actions(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    half = submit_incompletely(gangs)
+    assert gangs.call("tidy", "--older-than", "0s", "--dry-run") == 0
+    assert f"{half}: would remove" in capsys.readouterr().out
+    assert main(["tidy", "-A", "--older-than", "0s", "--kubeconfig", str(gangs.sandbox.kubeconfig_path)]) == 0
+    assert f"{half}: remove" in capsys.readouterr().out
+    assert gangs.call("tidy", "--older-than", "0s") == 0
+    assert half.name not in capsys.readouterr().out
+
+
+def test_tidy_that_lost_a_race_says_why_it_left_the_gang(
+    gangs: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = submit_incompletely(gangs)
+
+    async def has_changed(*_: object, **__: object) -> bool:
+        return False
+
+    monkeypatch.setattr(submissions, "stop", has_changed)
+    assert gangs.call("tidy", "--older-than", "0s") == 0
+    assert f"{half}: leave, because it has changed or was deleted in the meantime" in capsys.readouterr().out
+
+
+def test_tidy_shows_the_decision_and_the_installation_of_each_gang(
+    gangs: CliGangs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gang = gangs.submit("train", "true", manifest=SUSPENDED_MANIFEST, installation="prod")
+    assert gangs.call("tidy", "--dry-run") == 0
+    assert f"{gang} of installation prod: would leave, because" in capsys.readouterr().out
+
+
+def test_release_removes_every_finalizer(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = {
+        "metadata": {"name": "held", "finalizers": [FINALIZER_HARVEST]},
+        "spec": {"containers": [{"name": "main", "image": "a"}], "schedulingGates": [{"name": "a/b"}]},
+    }
+    gangs.run(lambda service: service.client.create(PODS, pod, gangs.namespace))
+    assert gangs.call("release", "--gang", "") == 0  # as with a variable that is not set
+    assert " 0 released" in capsys.readouterr().out
+    assert gangs.call("release") == 0
+    assert " 1 released, 0 failed" in capsys.readouterr().out
+    assert gangs.call("release", "--gang", "typo") == 4
+    assert f"namespace {gangs.namespace} has neither a Job typo nor pods of such a Job" in capsys.readouterr().err
+    stored = gangs.run(lambda service: service.client.get(PODS, "held", gangs.namespace))
+    assert "finalizers" not in stored["metadata"]
+
+
+def test_release_of_one_gang_needs_its_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["release", "--gang", "a", "-A"]) == 1
+    assert capsys.readouterr().err.startswith("gangjobs: --gang names a Job of one namespace")

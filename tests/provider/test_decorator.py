@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG, setup, task, teardown
@@ -21,11 +19,9 @@ from airflow_provider_gangjobs.container_programs import python_runner
 from airflow_provider_gangjobs.decorators.gang_job import Gang, GangJobDecoratedOperator, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import Results
-from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
-from gangjobs_sandbox.errors import StatusError
-from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
+from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.airflow.polling import wait_for
-from tests.provider.task_runner import run_trigger
+from tests.provider.task_runner import Task, run_trigger
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
@@ -233,64 +229,31 @@ def test_every_attribute_of_a_gang_is_in_the_reference() -> None:
 # -- Decorated functions on the ranks of the embedded cluster: arguments, results, failures, and other tries ---------
 
 
-class Task:
+class FunctionTask(Task):
     """A decorated function in a fresh DAG run, and its tries."""
 
-    def __init__(self, connection: str, function: Callable[..., Any], **parameters: Any) -> None:
-        self.run_id = uuid4().hex
+    def __init__(self, cluster: SandboxThread, connection: str, function: Callable[..., Any], **parameters: Any):
+        super().__init__(cluster, connection, "", **parameters)
+        del self.parameters["command"]
         self.function = function
-        self.parameters = {
-            "image": "python:3.12-slim",
-            "workers": 2,
-            "resources": {"cpu": "100m"},
-            "kubernetes_conn_id": connection,
-            "deferrable": False,
-            **parameters,
-        }
-
-    def context(self, *, max_tries: int = 1, **more: Any) -> Any:
-        ti = SimpleNamespace(
-            id=uuid4(),
-            dag_id="d",
-            run_id=self.run_id,
-            task_id="f",
-            map_index=-1,
-            try_number=1,
-            max_tries=max_tries,
-            start_date=datetime.now(UTC),
-            xcom_push=lambda key, value: None,
-        )
-        return {"ti": ti, **more}
+        self.state = "running"
 
     def operator(self, *args: Any, **kwargs: Any) -> Any:
-        """Build the operator from the DAG file again, as each Airflow process does."""
+        given = {**GANG, "resources": {"cpu": "100m"}, "kubernetes_conn_id": self.connection, **self.parameters}
         with DAG("d", schedule=None):
-            return gang_job_task(**self.parameters)(self.function)(*args, **kwargs).operator  # type: ignore[arg-type, attr-defined]
+            return gang_job_task(**given)(self.function)(*args, **kwargs).operator  # type: ignore[arg-type, attr-defined]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.operator(*args, **kwargs).execute(self.context())
+        return self.operator(*args, **kwargs).execute(self.next_try())
 
 
 @pytest.fixture
-def task_of(embedded: SandboxThread, connection: str) -> Any:
+def task_of(task: Callable[..., Task]) -> Callable[..., Task]:
     """Make tasks from functions, and delete their Jobs after the test."""
-    made: list[Task] = []
-
-    def make(function: Callable[..., Any], **parameters: Any) -> Task:
-        made.append(Task(connection, function, **parameters))
-        return made[-1]
-
-    yield make
-    for job in embedded.call(lambda it: it.registry.list(JOBS)):
-        if any(
-            task.run_id in job["metadata"].get("annotations", {}).get("gangjobs.airflow/record", "") for task in made
-        ):
-            name, ns = job["metadata"]["name"], job["metadata"]["namespace"]
-            with suppress(StatusError):  # the Job was being deleted, and is gone
-                embedded.call(lambda it, n=name, ns=ns: it.registry.delete(JOBS, n, ns, propagation="Background"))
+    return partial(task, kind=FunctionTask)
 
 
-TaskMaker = Callable[..., Task]
+TaskMaker = Callable[..., FunctionTask]
 
 
 def share(urls: list[str], *, suffix: str = "", gang: Gang) -> dict[str, Any]:
@@ -409,7 +372,7 @@ def test_ranks_read_modules_and_data_from_files(task_of: TaskMaker) -> None:
 
 def test_variables_of_the_context_reach_the_ranks(task_of: TaskMaker) -> None:
     echoing = task_of(echo, workers=1)
-    context = echoing.context(ds="2026-01-01", params={"n": 1})
+    context = {**echoing.next_try(), "ds": "2026-01-01", "params": {"n": 1}}
 
     assert echoing.operator({"a": [1.5, None, "é"]}).execute(context) == [
         [{"a": [1.5, None, "é"]}, "2026-01-01", {"n": 1}]
@@ -418,7 +381,7 @@ def test_variables_of_the_context_reach_the_ranks(task_of: TaskMaker) -> None:
 
 def test_resumed_task_returns_the_results_of_the_event(task_of: TaskMaker) -> None:
     sharing = task_of(share, deferrable=True)
-    context = sharing.context()
+    context = sharing.next_try()
     with pytest.raises(TaskDeferred) as deferred:
         sharing.operator(["a"]).execute(context)
 
@@ -478,18 +441,13 @@ def test_shell_without_python_is_reported_with_a_remedy(task_of: TaskMaker) -> N
     ids=["not JSON", "too large"],
 )
 def test_invalid_argument_fails_without_retries_and_creates_nothing(
-    task_of: TaskMaker, value: Any, problem: str, embedded: SandboxThread
+    task_of: TaskMaker, value: Any, problem: str
 ) -> None:
     echoing = task_of(echo)
     with pytest.raises(AirflowFailException, match=problem):
         echoing(value)
 
-    jobs = embedded.call(lambda it: it.registry.list(JOBS))
-    assert not [
-        job
-        for job in jobs
-        if echoing.run_id in job["metadata"].get("annotations", {}).get("gangjobs.airflow/record", "")
-    ]
+    assert echoing.jobs == []
 
 
 def test_file_without_text_or_bytes_is_refused(task_of: TaskMaker) -> None:
@@ -498,7 +456,7 @@ def test_file_without_text_or_bytes_is_refused(task_of: TaskMaker) -> None:
     operator.files = {"a.txt": 5}  # A template may render to such a value.
 
     with pytest.raises(AirflowFailException, match=r"files.a.txt: is int, not text or bytes"):
-        operator.execute(echoing.context())
+        operator.execute(echoing.next_try())
 
 
 # -- another attempt ------------------------------------------------------------------------------------------
@@ -506,14 +464,12 @@ def test_file_without_text_or_bytes_is_refused(task_of: TaskMaker) -> None:
 
 def test_attempt_after_a_disruption_has_the_same_arguments(task_of: TaskMaker, embedded: SandboxThread) -> None:
     waiting = task_of(wait_once, deferrable=True, max_disruptions=1)
-    context = waiting.context(ds="2026-01-01")
+    context = {**waiting.next_try(), "ds": "2026-01-01"}
     with pytest.raises(TaskDeferred) as first:
         waiting.operator().execute(context)
-    gang = first.value.trigger.args.name
 
     def running() -> list[str]:
-        pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"{LABEL_GANG}={gang}"))
-        return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"]
+        return [pod["metadata"]["name"] for pod in waiting.pods if pod["status"]["phase"] == "Running"]
 
     victim, *_ = wait_for("a running rank", running)
     embedded.call(lambda it: it.registry.evict(victim, "default"))
@@ -541,7 +497,7 @@ def test_next_try_adopts_the_gang_after_a_change_of_the_runner(task_of: TaskMake
         operator._runner_path = tmp_path / f"{release}.py"
         operator._runner_path.write_text(f"# release {release}\n")
         with pytest.raises(TaskDeferred) as deferred:
-            operator.execute(long_running.context())
+            operator.execute(long_running.next_try())
         uids.append(deferred.value.trigger.args.uid)
 
     assert uids[0] == uids[1]
@@ -550,7 +506,7 @@ def test_next_try_adopts_the_gang_after_a_change_of_the_runner(task_of: TaskMake
 def test_cleared_task_with_other_arguments_replaces_its_gang(task_of: TaskMaker, embedded: SandboxThread) -> None:
     sharing = task_of(share, deferrable=True, files={"a.txt": "a\n"})
     with pytest.raises(TaskDeferred) as deferred:
-        sharing.operator(["a"]).execute(sharing.context())
+        sharing.operator(["a"]).execute(sharing.next_try())
     name = f"{deferred.value.trigger.args.name}-files"
     (files,) = [m for m in embedded.call(lambda it: it.registry.list(CONFIGMAPS)) if m["metadata"]["name"] == name]
 
@@ -566,9 +522,10 @@ def test_cleared_task_with_other_arguments_replaces_its_gang(task_of: TaskMaker,
     }
     assert json.loads(files["data"][python_runner.ARGUMENTS_FILE])["args"] == [["a"]]
     uids = []
-    for max_tries in (1, 2):
+    for _ in range(2):
         with pytest.raises(TaskDeferred) as again:
-            sharing.operator(["b"]).execute(sharing.context(max_tries=max_tries))
+            sharing.operator(["b"]).execute(sharing.next_try())
         uids.append(again.value.trigger.args.uid)
+        sharing.clear()
     assert uids[0] == deferred.value.trigger.args.uid, "a retry continues with the gang"
     assert uids[1] != uids[0]

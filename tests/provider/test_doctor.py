@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from airflow_provider_gangjobs.cli.main import main
@@ -21,6 +20,7 @@ from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import running
 from tests.provider.submission_cluster import NO_PERMISSION, config, running_cluster
 from tests.provider.test_capabilities import ManagedJobs
+from tests.sandbox_faults import arm
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
@@ -199,11 +199,8 @@ def test_namespace_is_that_of_the_connection(
 
 
 def test_tried_gang_that_may_not_be_deleted_is_named_among_the_findings(capsys: pytest.CaptureFixture[str]) -> None:
-    refusal = Fault(FaultKind.STATUS, method="DELETE", path="/jobs/", code=403, times=None)
     with running(SandboxConfig(nodes=2)) as cluster:
-        headers = {"Authorization": f"Bearer {cluster.token}"}
-        faults = f"{cluster.url}/sandbox/faults"
-        httpx.post(faults, json=asdict(refusal), headers=headers, verify=False).raise_for_status()
+        arm(cluster, method="DELETE", path="/jobs/", code=403, times=None)
         assert main(["doctor", "--kubeconfig", str(cluster.kubeconfig_path), "--try", "--command", "sleep 600"]) == 1
     shown = capsys.readouterr().out
     assert "the API server would store a Job" in shown

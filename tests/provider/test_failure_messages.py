@@ -9,7 +9,6 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.completion import error_from_event
 from airflow_provider_gangjobs.exceptions import (
-    AppFailed,
     GangJobError,
     ImagePullFailed,
     JobDeleted,
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 PULL = 'failed to pull and unpack image "docker.io/library/trainer:1": not found'
-START = (
-    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
-    'unable to start container process: exec: "train": executable file not found in $PATH: unknown'
-)
 
 
 def raised(event: GangEvent) -> GangJobError:
@@ -85,26 +80,24 @@ async def test_service_account_that_does_not_exist_is_named():
         assert message.endswith(" Create the ServiceAccount, or correct service_account.")
 
 
+@pytest.mark.parametrize(
+    ("may_look", "evidence"),
+    [
+        (True, "PersistentVolumeClaim data-1 does not exist in namespace default. Create"),
+        (False, '0/1 nodes are available: persistentvolumeclaim "data-1" not'),
+    ],
+    ids=["looked up", "in the words of the scheduler"],
+)
 @in_virtual_time
-async def test_claim_that_does_not_exist_is_named():
+async def test_claim_that_does_not_exist_is_named(may_look, evidence):
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
     async with VirtualControlPlane.running() as plane:
+        if not may_look:
+            plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
         event = await stopped_at_start(plane, {"volumes": [claim]})
         assert raised(event).category == "VolumeUnavailable"
         message = str(raised(event))
-        assert "none placed. PersistentVolumeClaim data-1 does not exist in namespace default. Create" in message
-        assert message.endswith(" Create the PersistentVolumeClaim, or correct its name in volumes.")
-
-
-@in_virtual_time
-async def test_claim_that_does_not_exist_is_in_the_words_of_the_scheduler_without_the_right_to_look():
-    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
-    async with VirtualControlPlane.running() as plane:
-        plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
-        event = await stopped_at_start(plane, {"volumes": [claim]})
-        assert raised(event).category == "VolumeUnavailable"
-        message = str(raised(event))
-        assert 'assembling: 2 pods, none placed. 0/1 nodes are available: persistentvolumeclaim "data-1" not' in message
+        assert f"assembling: 2 pods, none placed. {evidence}" in message
         assert message.endswith(" Create the PersistentVolumeClaim, or correct its name in volumes.")
 
 
@@ -251,18 +244,3 @@ async def test_message_of_a_deleted_job_contains_its_remedy_once(plane):
     assert str(error).count("Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.") == 1
     assert str(error).count("Find out") == 1
     assert ref.name in error.last_seen
-
-
-@in_virtual_time
-async def test_termination_message_begins_with_a_whole_word(plane):
-    following = Follower(plane, plane.submit(workers=1))
-    await plane.until(lambda: plane.running_ranks() == 1)
-    plane.finish("train", 0, exit_code=128, message=START)
-    error = raised(await following.event())
-    assert isinstance(error, AppFailed)
-    assert str(error) == (
-        "Gang default/train failed (AppFailed). Rank 0 exited with code 128 on node-0. "
-        "Look at the log of this rank.\nTermination message of rank 0:\n"
-        '...failed: runc create failed: unable to start container process: exec: "train": executable file not '
-        "found in $PATH: unknown"
-    )

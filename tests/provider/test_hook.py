@@ -65,10 +65,6 @@ def test_connection_test_reports_the_error(monkeypatch: pytest.MonkeyPatch) -> N
     assert "/nowhere/kubeconfig" in message
 
 
-def test_capabilities_list_the_workload_api(hook: GangJobHook) -> None:
-    assert hook.capabilities().scheduling_versions
-
-
 def test_invalid_spec_creates_nothing(hook: GangJobHook) -> None:
     with pytest.raises(InvalidGangSpec, match="workers"):
         submitted(hook, GangSpec(image="i", workers=0))

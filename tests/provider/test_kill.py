@@ -25,7 +25,6 @@ from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.manifests import SUSPENDED_MANIFEST
-from tests.provider.task_runner import run_trigger
 from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
@@ -102,10 +101,6 @@ def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
     "states",
     [
         pytest.param({"r": {"train": "failed"}}, id="marked as failed"),
-        pytest.param({"r": {"train": "success"}}, id="marked as success"),
-        pytest.param({"r": {"train": "skipped"}}, id="skipped"),
-        pytest.param({"r": {"train": "upstream_failed"}}, id="upstream failed"),
-        pytest.param({"r": {"train": "removed"}}, id="removed from its DAG"),
         pytest.param({"r": {"train": None}}, id="cleared"),
         pytest.param({"r": {}}, id="task instance deleted"),
         pytest.param({}, id="run deleted"),
@@ -168,13 +163,6 @@ async def test_gang_that_has_ended_is_kept_with_its_outcomes(
     ("states", "changes"),
     [
         pytest.param({"r": {"train": "deferred"}}, {}, id="another triggerer took over"),
-        pytest.param({"r": {"train": "scheduled"}}, {}, id="another triggerer wrote the event"),
-        pytest.param({"r": {"train": "queued"}}, {}, id="queued for a worker"),
-        pytest.param({"r": {"train": "running"}}, {}, id="a worker completes the task"),
-        pytest.param({"r": {"train": "up_for_retry"}}, {}, id="waiting for the next try"),
-        pytest.param({"r": {"train": "restarting"}}, {}, id="cleared while a worker completes the task"),
-        pytest.param({"r": {"train": "up_for_reschedule"}}, {}, id="rescheduled"),
-        pytest.param({"r": {"train": "a state of a later Airflow"}}, {}, id="state not understood"),
         pytest.param(RuntimeError("no answer"), {}, id="state unknown"),
         pytest.param({"r": {"train": "failed"}}, {"task_instance": None}, id="task unknown"),
         pytest.param({"r": {"train": "failed"}}, {"claim": "former-try"}, id="another try holds the claim"),
@@ -190,17 +178,6 @@ async def test_gang_is_left_alone(
     set_states(states)
 
     await trigger_of(gang, **{"connection": changes.pop("kubernetes_conn_id", connection), **changes}).on_kill()
-
-    assert is_there(embedded, gang)
-
-
-async def test_state_of_a_mapped_task_is_read_by_its_index(
-    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
-) -> None:
-    set_states({"r": {"train_3": "deferred"}})
-    mapped = SimpleNamespace(**{**vars(TI), "map_index": 3})
-
-    await trigger_of(gang, connection, task_instance=mapped).on_kill()
 
     assert is_there(embedded, gang)
 
@@ -338,19 +315,6 @@ def test_signal_after_the_report_of_the_try_is_no_kill(task: TaskMaker, state: s
 
     assert len(train.jobs) == 1
     assert "deletionTimestamp" not in train.jobs[0]["metadata"]
-
-
-def test_kill_leaves_a_gang_that_has_succeeded(task: TaskMaker) -> None:
-    """The next try delivers its results."""
-    train = task(WRITE_RANK, deferrable=True)
-    operator = train.operator()
-    with pytest.raises(TaskDeferred) as left:
-        operator.execute(train.next_try())
-    run_trigger(left.value)
-
-    operator.on_kill()
-
-    assert len(train.jobs) == 1
 
 
 def test_kill_keeps_the_gang_if_on_kill_is_keep(task: TaskMaker) -> None:

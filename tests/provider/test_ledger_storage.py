@@ -257,7 +257,7 @@ async def test_recorded_outcomes_cost_one_request(plane):
     client = CrashingClient(plane.client)
     evidence = await collect_outcomes(client, event)
     assert (messages(evidence), evidence.is_complete, evidence.held) == (["0", "1"], True, 0)
-    assert client.requests == ["LIST configmaps"]
+    assert len(client.requests) == 1, client.requests
 
 
 @in_virtual_time

@@ -130,7 +130,7 @@ def test_log_has_the_lost_attempt_and_the_next_one(task: TaskMaker, capsys: pyte
     assert "(attempt 1): 2 workers, gang scheduling by Workload API" in log
 
 
-def test_try_fails_after_more_disruptions_than_allowed(task: TaskMaker) -> None:
+def test_try_fails_after_more_disruptions_than_allowed_and_the_retry_counts_anew(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, max_disruptions=1)
     context, first = lost_once(train)
     second = deferred_again(train, first, context)
@@ -141,21 +141,7 @@ def test_try_fails_after_more_disruptions_than_allowed(task: TaskMaker) -> None:
 
     assert (raised.value.disruptions, raised.value.max_disruptions) == (2, 1)
     assert len(train.jobs) == 2
-
-
-def test_retry_resets_the_count_of_disruptions(task: TaskMaker) -> None:
-    train = task(ENDLESS, deferrable=True, max_disruptions=1)
-    context = train.next_try()
-    left = train.defer(context)
-    for attempt in (0, 1):
-        evict(train, attempt)
-        if attempt == 0:
-            left = deferred_again(train, left, context)
-    with pytest.raises(Disrupted):
-        resume(train, left, context)
-
     retry = train.defer()
-
     assert (retry.trigger.args.attempt, retry.trigger.args.disruptions) == (2, 0)
 
 

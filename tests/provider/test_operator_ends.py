@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import signal
-import ssl
 import threading
-import urllib.request
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 from airflow.sdk.execution_time.timeout import timeout as airflow_alarm
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
@@ -34,6 +30,7 @@ from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.guarantees.history import is_held
 from tests.provider.task_runner import run_trigger
+from tests.sandbox_faults import arm, disarm
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -162,20 +159,14 @@ def test_live_gang_is_deferred_again_after_an_error(task: TaskMaker, retries_lef
     assert end_state(train) == "running"
 
 
-def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMaker) -> None:
+@pytest.mark.parametrize(
+    "error", [{"errors": DEFERRALS_MAX}, {"reason": "ConnectionMissing"}], ids=["many errors", "no connection there"]
+)
+def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMaker, error: dict[str, Any]) -> None:
     train = task(SLOW_RESULT, deferrable=True)
     context = train.next_try()
     left = train.defer(context)
-
-    assert train.operator().execute_complete(context, error_event(left, DEFERRALS_MAX)) == {"rank": 0}
-
-
-def test_worker_follows_at_once_if_triggerers_do_not_have_the_connection(task: TaskMaker) -> None:
-    train = task(SLOW_RESULT, deferrable=True)
-    context = train.next_try()
-    left = train.defer(context)
-
-    assert train.operator().execute_complete(context, error_event(left, reason="ConnectionMissing")) == {"rank": 0}
+    assert train.operator().execute_complete(context, error_event(left, **error)) == {"rank": 0}
 
 
 @pytest.mark.parametrize(("retries_left", "errors"), [(True, 0), (False, DEFERRALS_MAX)])
@@ -203,21 +194,11 @@ WRITE_RANK = 'printf "$RANK" > "$GANG_RESULT_PATH"'
 def no_configmap_can_be_written(cluster: SandboxThread) -> Iterator[None]:
     """Refuse each new ConfigMap, as an exhausted quota does."""
     for method in ("POST", "PATCH"):
-        fault = {"kind": "status", "method": method, "path": "/configmaps", "times": None, "code": 403}
-        _faults(cluster, "POST", json.dumps({**fault, "message": "exceeded quota"}).encode())
+        arm(cluster, method=method, path="/configmaps", times=None, code=403, message="exceeded quota")
     try:
         yield
     finally:
-        _faults(cluster, "DELETE")
-
-
-def _faults(cluster: SandboxThread, method: str, body: bytes | None = None) -> None:
-    (entry,) = yaml.safe_load(cluster.kubeconfig_path.read_text())["clusters"]
-    authority = base64.b64decode(entry["cluster"]["certificate-authority-data"]).decode()
-    headers = {"Authorization": f"Bearer {cluster.token}", "Content-Type": "application/json"}
-    request = urllib.request.Request(f"{cluster.url}/sandbox/faults", body, headers, method=method)
-    with urllib.request.urlopen(request, context=ssl.create_default_context(cadata=authority), timeout=30):
-        pass
+        disarm(cluster)
 
 
 class Resumed:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import configparser
 from collections import UserList
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.configuration import conf
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions._internal.templater import LiteralValue
 
+from airflow_provider_gangjobs.airflow_api.configuration import (
+    DEFERRABLE_OPTION,
+    DEFERRABLE_VARIABLE,
+    GENERATED_OPTIONS,
+    OPERATORS_SECTION,
+    default_deferrable,
+)
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import validate
@@ -37,8 +46,6 @@ def problems_of(**parameters: Any) -> str:
     ("parameters", "named"),
     [
         ({"workers": 0}, "workers"),
-        ({"workers": -3}, "workers"),
-        ({"gang": "perhaps"}, "gang"),
         ({"results": "rank1"}, "results"),
         ({"logs": "rank0"}, "logs"),
         ({"on_finish": "burn"}, "on_finish"),
@@ -48,15 +55,7 @@ def problems_of(**parameters: Any) -> str:
         ({"queue_timeout": float("inf")}, "queue_timeout"),
         ({"run_timeout": timedelta.max}, "run_timeout"),
         ({"assemble_timeout": True}, "assemble_timeout"),
-        ({"name": "Train_Digits"}, "name"),
-        ({"namespace": "a/b"}, "namespace"),
-        ({"labels": {"team": "a b"}}, "labels"),
-        ({"env": {"DEBUG": True}}, "env"),
-        ({"resources": {"cpu": "lots"}}, "resources"),
-        ({"manifest": {"kind": "CronJob"}}, "manifest"),
-        ({"image": None}, "image"),
         ({"image": "pyton:3.12 slim"}, "image: is 'pyton:3.12 slim', which has white space"),
-        ({"image": "trainer:1\n"}, "image: is 'trainer:1\\n', which has white space"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -86,11 +85,6 @@ def test_name_of_another_operator_is_refused_with_the_name_here() -> None:
     assert "Give stream_logs;" in found
 
 
-def test_template_as_a_dict_belongs_in_the_manifest() -> None:
-    found = problems_of(pod_template_dict={"spec": {"containers": []}})
-    assert "pod_template_dict: is a parameter of Airflow's Kubernetes operators. Give manifest;" in found
-
-
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
@@ -112,10 +106,6 @@ def test_command_as_a_text_is_refused_with_the_words_of_a_shell(command: str) ->
     found = problems_of(command=command)
     words = ["python", "-c", "print(1)"] if command.endswith("'") else command.split()
     assert f"Write it as a list: {words!r}" in found
-
-
-def test_unknown_parameter_is_refused() -> None:
-    assert "worker_count: is not a parameter of GangJobOperator." in problems_of(worker_count=3)
 
 
 @pytest.mark.parametrize(
@@ -336,3 +326,46 @@ def test_process_of_a_task_leaves_the_check_of_the_gang_to_the_submission(monkey
 
     assert GangJobOperator(**{**SOUND, "labels": {"team": "a b"}}).labels == {"team": "a b"}
     assert "run_timeout" in problems_of(run_timeout=0)
+
+
+# -- An operator without the parameter deferrable defers, unless a user has set the default of Airflow to false ------
+
+
+def file_with(**options: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser[OPERATORS_SECTION] = options
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param({}, True, id="not set"),
+        pytest.param({DEFERRABLE_OPTION: "false"}, False, id="set to false"),
+        pytest.param({DEFERRABLE_OPTION: "true"}, True, id="set to true"),
+        pytest.param({DEFERRABLE_OPTION: "false", "default_owner": "me"}, False, id="set to false, with other options"),
+        pytest.param(
+            {DEFERRABLE_OPTION: "false", **dict.fromkeys(GENERATED_OPTIONS, "1")},
+            True,
+            id="file that Airflow generated",
+        ),
+    ],
+)
+def test_file_decides_if_a_user_wrote_it(options: dict[str, str], expected: bool) -> None:
+    assert default_deferrable(file_with(**options)) is expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [("False", False), ("True", True)])
+def test_environment_variable_decides(monkeypatch: pytest.MonkeyPatch, value: str, expected: bool) -> None:
+    monkeypatch.setenv(DEFERRABLE_VARIABLE, value)
+
+    assert GangJobOperator(**SOUND).deferrable is expected
+
+
+def test_generated_file_has_the_options_that_identify_it() -> None:
+    """If a release of Airflow dropped one of them, its generated file would look like a choice of the user."""
+    assert all(conf.has_option(OPERATORS_SECTION, option) for option in (*GENERATED_OPTIONS, DEFERRABLE_OPTION))
+
+
+def test_parameter_takes_precedence() -> None:
+    assert GangJobOperator(**SOUND, deferrable=False).deferrable is False

@@ -50,12 +50,6 @@ ENDLESS = "sleep 600"
 # -- one try ----------------------------------------------------------------------------------------------
 
 
-def test_task_that_waits_in_its_worker_returns_the_result(task: TaskMaker) -> None:
-    train = task(WRITE_RANK)
-
-    assert train.execute() == {"rank": 0}
-
-
 def test_log_says_once_that_the_sandbox_pulls_no_image(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
     task(WRITE_RANK, image="no/such:image").execute()
 
@@ -132,14 +126,6 @@ def test_submission_is_an_xcom(task: TaskMaker) -> None:
     assert train.xcoms["gang"] == {key: job["metadata"][key] for key in ("namespace", "name", "uid")}
 
 
-def test_resumed_task_needs_nothing_but_the_event(task: TaskMaker) -> None:
-    train = task(WRITE_RANK, deferrable=True)
-    context = train.next_try()
-    left = train.defer(context)
-
-    assert train.operator().resume_execution(left.method_name, {"event": run_trigger(left)}, context) == {"rank": 0}
-
-
 def test_deferral_holds_no_secret(task: TaskMaker, embedded: SandboxThread) -> None:
     left = task(ENDLESS, deferrable=True).defer()
     _, stored = left.trigger.serialize()
@@ -209,15 +195,6 @@ def test_next_try_adopts_the_gang_that_runs(task: TaskMaker) -> None:
     assert first.trigger.args.claim != second.trigger.args.claim
 
 
-def test_next_try_delivers_a_gang_that_was_not_delivered(task: TaskMaker) -> None:
-    train = task(WRITE_RANK, deferrable=True)
-    first = train.defer()
-    run_trigger(first)
-    second = train.defer()
-
-    assert second.trigger.args.uid == first.trigger.args.uid
-
-
 def test_result_that_airflow_did_not_store_is_returned_again(task: TaskMaker) -> None:
     """A fault of the worker or of the API server after the success of a gang causes no second run of the gang."""
     train = task(WRITE_RANK)
@@ -258,11 +235,6 @@ def test_failed_rank_is_an_error_with_its_fields(task: TaskMaker) -> None:
 
     assert (raised.value.rank, raised.value.exit_code) == (1, 3)
     assert raised.value.category == train.xcoms["gang_end"]["category"] == "ApplicationFailed"
-
-
-def test_last_lines_are_in_the_error(task: TaskMaker) -> None:
-    with pytest.raises(AppFailed, match="no luck"):
-        task(FAIL_ALL).execute()
 
 
 @pytest.mark.parametrize("copied", [(), ("proxy",)], ids=["log of the sidecar is not copied", "it is copied"])
@@ -308,15 +280,6 @@ def test_invalid_parameter_fails_without_a_retry(task: TaskMaker) -> None:
     assert train.jobs == []
     assert train.xcoms["gang_refused"]["error"] == "InvalidGangSpec"
     assert "workers" in train.xcoms["gang_refused"]["message"], "the tab shows why"
-
-
-def test_callback_that_does_not_exist_is_shown_in_the_tab(task: TaskMaker) -> None:
-    train = task(WRITE_RANK, callbacks="nowhere.Missing")
-
-    with pytest.raises(AirflowFailException):
-        train.operator().execute(train.next_try())
-
-    assert "nowhere.Missing cannot be used" in train.xcoms["gang_refused"]["message"]
 
 
 # -- Airflow ends the deferral -------------------------------------------------------------------------------
@@ -419,11 +382,6 @@ def test_broken_trigger_fails_the_try_if_its_gang_cannot_be_found(task: TaskMake
 def test_exit_code_of_all_failed_ranks_skips_the_task(task: TaskMaker) -> None:
     with pytest.raises(AirflowSkipException, match="because of skip_on_exit_code: Gang"):
         task("exit 99", skip_on_exit_code=99).execute()
-
-
-def test_another_exit_code_fails_the_task(task: TaskMaker) -> None:
-    with pytest.raises(AppFailed):
-        task("exit 98", skip_on_exit_code=[99, 100]).execute()
 
 
 # -- A try that Airflow resumes with the event of an earlier try begins anew: a user has cleared the task in

@@ -33,7 +33,16 @@ from tests.crashes import (
 )
 from tests.ends import Killed, discard, kill
 from tests.provider.follower import Follower
-from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
+from tests.provider.role_gangs import (
+    CLAIM,
+    LEADER_AND_WORKERS,
+    condition_of,
+    end,
+    end_all,
+    jobs_of,
+    running,
+    submit_roles,
+)
 from tests.provider.submission_cluster import KEY
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
@@ -47,12 +56,6 @@ if TYPE_CHECKING:
 PROD = replace(KEY, installation="prod")
 POLICIES = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
 LATER = timedelta(seconds=30)
-
-
-async def running(plane: VirtualControlPlane, **options) -> GangRef:
-    ref = await submit_roles(plane, **options)
-    await plane.until(lambda: plane.running_ranks(ref.name) == 4)
-    return ref
 
 
 async def gone(plane: VirtualControlPlane, ref: GangRef) -> None:

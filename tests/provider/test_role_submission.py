@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_user
-from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_INSTALLATION, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_INSTALLATION
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import find_submission
 from airflow_provider_gangjobs.submission.submit import submit
@@ -28,11 +28,21 @@ from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes,
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
-from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.crashes import Crash, CrashingClient, InterceptedClient, ProcessDied, crash_points
 from tests.ends import Killed, kill
 from tests.provider.follower import Follower
-from tests.provider.role_gangs import CLAIM, LEADER_AND_WORKERS, condition_of, end, end_all, jobs_of, submit_roles
+from tests.provider.role_gangs import (
+    CLAIM,
+    LEADER_AND_WORKERS,
+    condition_of,
+    end,
+    end_all,
+    jobs_of,
+    running,
+    submit_roles,
+)
 from tests.provider.submission_cluster import KEY, NO_PERMISSION, InterleavingClient, SubmissionCluster, running_cluster
+from tests.provider.test_capabilities import ManagedJobs, labelled
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 from tests.submission_requests import id_request
@@ -236,22 +246,14 @@ async def test_roles_in_a_queue_are_refused_where_there_is_no_kueue():
 
 
 async def test_roles_are_refused_where_the_cluster_gives_every_job_to_a_queue():
+    class WithQueue(ManagedJobs):
+        """The client of a cluster that does not say that it serves Kueue."""
+
+        get_raw = InterceptedClient.get_raw
+
     async with running_cluster() as cluster:
-
-        class WithQueue:
-            """An API server with a webhook that adds a queue to each Job."""
-
-            def __getattr__(self, name):
-                return getattr(cluster.client, name)
-
-            async def create(self, resource, body, *args, **kwargs):
-                if resource.plural == "jobs":
-                    labels = {**body["metadata"]["labels"], LABEL_KUEUE_QUEUE: "default"}
-                    body = {**body, "metadata": {**body["metadata"], "labels": labels}}
-                return await cluster.client.create(resource, body, *args, **kwargs)
-
         with pytest.raises(GangUnsupported, match="queue default"):
-            await cluster.submit(LEADER_AND_WORKERS, api=WithQueue())
+            await cluster.submit(LEADER_AND_WORKERS, api=WithQueue(cluster.client, labelled))
         cluster.bench.run(30)
         assert cluster.objects(JOBS) == []
 
@@ -275,36 +277,18 @@ async def test_another_submitter_in_between_makes_no_second_gang(at, claim):
         check_one_gang(cluster, submission)
 
 
-async def test_adoption_extends_the_time_limit_of_all_roles():
-    async with running_cluster() as cluster:
-        spec = replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100)
-        await cluster.submit(spec)
-        before = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
-        await cluster.submit(spec, claim="ti-2")
-        after = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
-    assert (before, after) == ([700] * 2, [1400] * 2)
-
-
 @pytest.mark.parametrize("loses_answer", [False, True])
-async def test_adoption_without_a_time_limit_removes_that_of_all_roles(loses_answer):
+@pytest.mark.parametrize(("second_s", "expected"), [(100, 1400), (None, None)])
+async def test_adoption_sets_the_time_limit_of_all_roles_anew(second_s, expected, loses_answer):
     async with running_cluster() as cluster:
         await cluster.submit(replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100))
+        before = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
         if loses_answer:
             cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="PATCH", path="/jobs/"))
-        await cluster.submit(LEADER_AND_WORKERS, claim="ti-2")
+        await cluster.submit(replace_struct(LEADER_AND_WORKERS, execution_timeout_s=second_s), claim="ti-2")
+        assert len(cluster.faults.history) == loses_answer
         after = [job["spec"].get("activeDeadlineSeconds") for job in cluster.objects(JOBS)]
-    assert after == [None] * 2
-
-
-async def test_roles_get_the_time_limit_of_a_claim_whose_answer_was_lost():
-    async with running_cluster() as cluster:
-        spec = replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100)
-        await cluster.submit(spec)
-        cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="PATCH", path="/jobs/"))
-        await cluster.submit(spec, claim="ti-2")
-        assert len(cluster.faults.history) == 1
-        after = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
-    assert after == [1400] * 2
+    assert (before, after) == ([700] * 2, [expected] * 2)
 
 
 DEFAULTS = {"queue": ({"queue_name": "team"}, "one JobSet"), "yunikorn": ({"gang_scheduler": "yunikorn"}, "one kind")}
@@ -320,12 +304,6 @@ async def test_defaults_of_a_connection_that_the_cluster_cannot_keep_are_refused
 
 
 # -- A gang with roles is followed to its end: one verdict, one ledger, one event, and no Job is left behind ---------
-
-
-async def running(plane: VirtualControlPlane):
-    ref = await submit_roles(plane)
-    await plane.until(lambda: plane.running_ranks(ref.name) == 4)
-    return ref
 
 
 def failures(plane: VirtualControlPlane, ref):
@@ -456,13 +434,6 @@ async def test_stop_that_only_the_record_has_is_completed_by_the_follower(plane)
     plane.registry.patch(JOBS, ref.name, NAMESPACE, {**note, "spec": {"activeDeadlineSeconds": 0}}, PatchKind.MERGE)
     assert (await Follower(plane, ref).event()).reason == "Stopped"
     await plane.until(lambda: failures(plane, ref) == {"DeadlineExceeded"}, within_s=60)
-
-
-@in_virtual_time
-async def test_kill_deletes_all_roles_and_releases_their_pods(plane):
-    ref = await running(plane)
-    assert await kill(plane.client, ref, CLAIM) is Killed.DELETED
-    await plane.until(lambda: not plane.pods(ref.name) and not jobs_of(plane, ref), within_s=120)
 
 
 @in_virtual_time

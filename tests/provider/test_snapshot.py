@@ -110,17 +110,6 @@ def test_snapshot_of_a_gang_whose_volume_cannot_be_mounted_says_why(hook: GangJo
     assert observe().reason.category is Category.VOLUME_UNAVAILABLE
 
 
-def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
-    async def requests(gangs: GangService) -> set[str]:
-        await read(gangs, key)
-        return set(gangs.client.statistics().requests)
-
-    ref = submit(hook, FAILS, key)
-
-    assert hook.call(requests) <= {"get", "list"}
-    hook.delete(ref)
-
-
 def test_snapshot_of_a_gang_that_waits_for_nodes_also_reads_the_cluster(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: GangService) -> dict[str, int]:
         seen = await read(gangs, key)

@@ -60,7 +60,7 @@ def test_content_id_differs_by_names_and_contents():
 async def test_an_upload_takes_one_request_and_survives_a_crash(cluster):
     process = CrashingClient(cluster.client)
     await store(cluster, api=process)
-    assert process.requests == ["POST configmaps"]
+    assert len(process.requests) == 1, process.requests
     with pytest.raises(ProcessDied):
         await store(cluster, {"b": "c"}, api=CrashingClient(cluster.client, Crash(0, applied=True)))
     await store(cluster, {"b": "c"})

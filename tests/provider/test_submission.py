@@ -26,7 +26,7 @@ from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLO
 from tests.crashes import CrashingClient
 from tests.ends import delete_gang
 from tests.manifests import SUSPENDED_MANIFEST
-from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
+from tests.provider.submission_cluster import GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
@@ -49,30 +49,19 @@ async def test_gang_is_placed_as_one(release):
         assert (submission.adopted, submission.attempt, submission.notes) == (False, 0, ())
 
 
+BUDGETS = {"a bare gang": (BARE, 6), "with rendezvous and files": (GANG_OF_4, 8)}
+
+
 @pytest.mark.parametrize("release", RELEASES)
-async def test_a_bare_gang_takes_two_reads_and_four_writes(release):
-    async with running_cluster(release) as cluster:
-        process = CrashingClient(cluster.client)
-        await cluster.submit(BARE, api=process)
-        writes = ["POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
-        assert process.requests == ["LIST jobs", FIND_KUEUE, *writes]
-        assert cluster.time.now == 0
-
-
-async def test_writes_of_the_job_controller_cause_no_further_request(cluster):
+@pytest.mark.parametrize(("spec", "requests_max"), BUDGETS.values(), ids=BUDGETS)
+async def test_submission_takes_few_requests_also_if_the_job_controller_writes_meanwhile(release, spec, requests_max):
     """The Job controller writes the status of a suspended Job at once, so the version of the Job has changed."""
-    process = CrashingClient(cluster.client, after_request=cluster.bench.run)
-    submission = await cluster.submit(BARE, api=process)
-    writes = ["POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
-    assert process.requests == ["LIST jobs", FIND_KUEUE, *writes]
-    assert cluster.time.now == 0
-    cluster.check_one_live_gang(submission)
-
-
-async def test_rendezvous_and_files_take_one_request_each(cluster):
-    process = CrashingClient(cluster.client)
-    await cluster.submit(api=process)
-    assert process.requests[2:5] == ["POST jobs", "POST services", "POST configmaps"]
+    async with running_cluster(release) as cluster:
+        process = CrashingClient(cluster.client, after_request=cluster.bench.run)
+        submission = await cluster.submit(spec, api=process)
+        assert len(process.requests) <= requests_max, process.requests
+        assert cluster.time.now == 0
+        cluster.check_one_live_gang(submission)
 
 
 async def test_repeating_the_submission_changes_nothing(cluster):
@@ -80,7 +69,7 @@ async def test_repeating_the_submission_changes_nothing(cluster):
     version = cluster.live_jobs()[0]["metadata"]["resourceVersion"]
     process = CrashingClient(cluster.client)
     second = await cluster.submit(api=process)
-    assert (second.ref, second.adopted, process.requests) == (first.ref, True, ["LIST jobs"])
+    assert (second.ref, second.adopted, len(process.requests)) == (first.ref, True, 1)
     assert cluster.live_jobs()[0]["metadata"]["resourceVersion"] == version
 
 
@@ -120,15 +109,6 @@ async def test_undelivered_success_is_adopted_and_a_delivered_one_is_not(cluster
     assert (third.attempt, third.state, third.is_suspended) == (1, SubmissionState.IN_PROGRESS, False)
 
 
-async def test_a_failure_is_followed_by_another_attempt(cluster):
-    first = await cluster.submit()
-    cluster.finish_job(first.ref.name, ok=False)
-    second = await cluster.submit()
-    assert (second.attempt, second.adopted) == (1, False)
-    cluster.bench.run()
-    assert len(cluster.live_jobs()) == 1
-
-
 async def test_submission_does_not_wait_for_a_job_that_is_being_deleted(cluster):
     first = await cluster.submit()
     cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
@@ -146,17 +126,6 @@ async def test_remains_of_a_deleted_gang_use_up_its_name(cluster):
     second = await cluster.submit()
     assert second.attempt == 1
     assert [job["metadata"]["uid"] for job in cluster.live_jobs()] == [second.ref.uid]
-
-
-async def test_other_parameters_are_refused_while_it_runs(cluster):
-    first = await cluster.submit(GANG_OF_4)
-    other = GangSpec(image="trainer:2", workers=4)
-    with pytest.raises(SubmissionConflict, match="was submitted with other parameters") as caught:
-        await cluster.submit(other, claim="ti-2")
-    assert caught.value.fields == ("files", "image")
-    assert (caught.value.ours_hash, caught.value.theirs_hash) == (other.hash, GANG_OF_4.hash)
-    assert caught.value.uid == first.ref.uid
-    assert len(cluster.jobs()) == 1
 
 
 async def test_job_of_the_same_name_that_is_not_the_providers_is_a_conflict(cluster):
@@ -333,37 +302,51 @@ async def test_job_that_changes_at_each_try_is_an_error(cluster):
         await cluster.submit(claim="ti-2")
 
 
-async def test_adoption_that_is_forbidden_is_an_error(cluster):
+@pytest.mark.parametrize(
+    ("method", "durable", "step"),
+    [("PATCH", True, "adopt the Job"), ("DELETE", False, "delete an earlier attempt")],
+    ids=["adoption", "deletion of an earlier attempt"],
+)
+async def test_step_that_is_forbidden_is_named_with_the_missing_right(cluster, method, durable, step):
     await cluster.submit(claim="ti-1")
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message=NO_PERMISSION))
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method=method, times=None, message=NO_PERMISSION))
     with pytest.raises(SubmissionFailed, match=r"403.*see the documented Role") as caught:
-        await cluster.submit(claim="ti-2")
-    assert (caught.value.step, caught.value.retryable) == ("adopt the Job", False)
+        await cluster.submit(claim="ti-2", durable=durable)
+    assert (caught.value.step, caught.value.retryable) == (step, False)
 
 
-async def test_earlier_attempt_that_may_not_be_deleted_is_named_with_the_missing_right(cluster):
-    await cluster.submit(claim="ti-1")
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="DELETE", times=None, message=NO_PERMISSION))
-    with pytest.raises(SubmissionFailed, match=r"403.*see the documented Role") as caught:
-        await cluster.submit(claim="ti-2", durable=False)
-    assert (caught.value.step, caught.value.retryable) == ("delete an earlier attempt", False)
-
-
+MISSING_RIGHT = "Give the service account this permission; see the documented Role"
 REFUSALS = {
     "no permission": (
+        "services",
         f'{NO_PERMISSION}: RBAC: role.rbac.authorization.k8s.io "gangs" not found',
         False,
-        "Give the service account this permission; see the documented Role",
+        MISSING_RIGHT,
     ),
-    "quota": ('services "train" is forbidden: exceeded quota: team', True, "Run the task again"),
-    "admission plugin": ('services "train" is forbidden: violates PodSecurity "restricted"', False, "Correct the"),
-    "webhook": ('admission webhook "a.b.io" denied the request: no', False, "Correct the request"),
+    # It has the words "not found", as the refusal of a group whose Workload is not seen yet.
+    "no permission for a group": (
+        "podgroups",
+        (
+            'podgroups.x is forbidden: User "a" cannot create resource "podgroups" in API group "x": '
+            'RBAC: role.rbac.authorization.k8s.io "gangs" not found'
+        ),
+        False,
+        MISSING_RIGHT,
+    ),
+    "quota": ("services", 'services "train" is forbidden: exceeded quota: team', True, "Run the task again"),
+    "admission plugin": (
+        "services",
+        'services "train" is forbidden: violates PodSecurity "restricted"',
+        False,
+        "Correct the",
+    ),
+    "webhook": ("services", 'admission webhook "a.b.io" denied the request: no', False, "Correct the request"),
 }
 
 
-@pytest.mark.parametrize(("message", "retryable", "remedy"), REFUSALS.values(), ids=REFUSALS)
-async def test_remedy_of_a_forbidden_request_fits_who_has_refused_it(cluster, message, retryable, remedy):
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="services", message=message, times=None))
+@pytest.mark.parametrize(("path", "message", "retryable", "remedy"), REFUSALS.values(), ids=REFUSALS)
+async def test_remedy_of_a_forbidden_request_fits_who_has_refused_it(cluster, path, message, retryable, remedy):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, message=message, times=None))
     with pytest.raises(SubmissionFailed) as caught:
         await cluster.submit()
     assert caught.value.retryable is retryable
@@ -502,24 +485,17 @@ async def test_try_that_runs_adopts_the_gang_of_a_try_whose_id_is_later(cluster,
     assert "A clock of Airflow was wrong when one of these tries began" in caplog.text
 
 
-@pytest.mark.parametrize(("answer", "message"), [(False, TAKEN_OVER), (None, UNKNOWN)])
-async def test_try_that_is_not_known_to_run_leaves_the_gang_of_a_later_try_alone(cluster, answer, message):
+@pytest.mark.parametrize(
+    ("confirm", "message"),
+    [(Airflow(False).confirm, TAKEN_OVER), (Airflow(None).confirm, UNKNOWN), (None, TAKEN_OVER)],
+    ids=["it has ended", "no answer", "Airflow cannot be asked"],
+)
+async def test_try_that_is_not_known_to_run_leaves_the_gang_of_a_later_try_alone(cluster, confirm, message):
     theirs = await cluster.submit(claim=SECOND_TRY)
-
     with pytest.raises(SubmissionFailed, match=message):
-        await cluster.submit(claim=FIRST_TRY, confirm=Airflow(answer).confirm)
-
+        await cluster.submit(claim=FIRST_TRY, confirm=confirm)
     assert holds_claim(cluster, theirs.ref, SECOND_TRY)
     cluster.check_one_live_gang(theirs)
-
-
-async def test_client_that_cannot_ask_airflow_leaves_the_gang_of_a_later_try_alone(cluster):
-    theirs = await cluster.submit(claim=SECOND_TRY)
-
-    with pytest.raises(SubmissionFailed, match=TAKEN_OVER):
-        await cluster.submit(claim=FIRST_TRY)
-
-    assert holds_claim(cluster, theirs.ref, SECOND_TRY)
 
 
 @pytest.mark.parametrize("answer", [False, None])

@@ -145,26 +145,6 @@ async def test_refused_submission_is_an_error_and_leaves_nothing(cluster, path, 
     assert cluster.jobs() == []
 
 
-async def test_role_that_does_not_exist_is_a_missing_right(cluster):
-    """The message of the API server has the words "not found", as the one of a Workload that is not seen yet."""
-    cause = (
-        'User "system:serviceaccount:team:worker" cannot create resource "podgroups" in API group "x" in the namespace'
-    )
-    message = f'podgroups.x is forbidden: {cause} "team": RBAC: role.rbac.authorization.k8s.io "gangs" not found'
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", message=message, times=None))
-    with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
-        await cluster.submit()
-    assert (caught.value.step, caught.value.retryable) == ("create PodGroup", False)
-
-
-async def test_a_quota_may_be_freed_again(cluster):
-    refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="services", message="exceeded quota: team")
-    cluster.faults.add(refusal)
-    with pytest.raises(SubmissionFailed, match="exceeded quota") as caught:
-        await cluster.submit()
-    assert caught.value.retryable
-
-
 async def test_a_workload_that_is_not_seen_yet_is_waited_for():
     async with running_cluster("1.36") as cluster:
         refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", message="workload not found")

@@ -93,15 +93,6 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
     assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.SUCCEEDED
 
 
-async def test_stopped_gang_is_kept_by_a_kill(cluster):
-    ref = (await cluster.submit(claim="ti-1")).ref
-    assert await stop_gang(cluster.client, ref, reason="x")
-
-    assert await begin_kill(cluster.client, ref, "ti-1") is Killed.ENDED
-
-    assert state_of(read_job(cluster.jobs()[0])) is SubmissionState.STOPPED
-
-
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE], ids=["applied", "not applied"])
 async def test_kill_whose_answer_is_lost_is_known_to_be_done(cluster, kind: FaultKind):
     ref = (await cluster.submit(claim="ti-1")).ref

@@ -113,11 +113,3 @@ async def test_gang_that_cannot_be_deleted_is_marked_as_delivered(cluster, code)
         await deliver(cluster.client, ref, "one", deletes=True, version=version)
     (job,) = cluster.jobs()
     assert state_of(read_job(job)) is SubmissionState.DELIVERED
-
-
-async def test_gang_that_another_try_has_adopted_is_neither_deleted_nor_marked(cluster):
-    ref, version = await succeeded(cluster)
-    await cluster.submit(claim="two")
-    assert not await deliver(cluster.client, ref, "one", deletes=True, version=version)
-    (job,) = cluster.jobs()
-    assert state_of(read_job(job)) is SubmissionState.SUCCEEDED

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS as JOBS_RESOURCE
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
@@ -21,9 +20,9 @@ from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
+from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests.ends import stop_gang
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import START, elapsed, in_virtual_time
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.observation import Observation
 
 
 # -- Deadlines: the gang is stopped in time, returns its capacity, keeps its outcomes, and the reason is
@@ -361,115 +359,55 @@ async def test_deadline_that_a_correction_of_the_clock_postpones_is_only_late_by
     await following.kill()
 
 
-@in_virtual_time
-async def test_gang_that_a_user_stopped_has_failed_and_is_not_waited_for(plane):
-    ref = plane.submit(workers=2)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 2)
-    assert await stop_gang(plane.client, ref, reason="not needed any more")
-    event = await following.event()
-    assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Stopped")
-    assert "not needed any more" in event.message
-    assert (plane.held(), len(event.ranks)) == ([], 2)
-
-
 # -- A follower under faults: a transient fault delays the event, and a lasting fault ends in an event that
 #    names it --------------------------------------------------------------------------------------------------------
 
 TRANSIENT = {
-    "every pod patch fails once": {"kind": "status", "method": "PATCH", "path": "/pods/", "times": 3, "code": 500},
-    "pod patches are applied, and fail": {
-        "kind": "status-after",
-        "method": "PATCH",
-        "path": "/pods/",
-        "times": 3,
-        "code": 500,
-    },
-    "pod patches are throttled": {
-        "kind": "status",
-        "method": "PATCH",
-        "path": "/pods/",
-        "times": 5,
-        "code": 429,
-        "retry_after_s": 3,
-    },
-    "answers to pod patches are lost": {"kind": "drop-after", "method": "PATCH", "path": "/pods/", "times": 3},
-    "pod patches conflict with other writers": {
-        "kind": "status",
-        "method": "PATCH",
-        "path": "/pods/",
-        "times": 3,
-        "code": 409,
-    },
-    "ledger patches conflict with other writers": {
-        "kind": "status",
-        "method": "PATCH",
-        "path": "/configmaps/",
-        "times": 2,
-        "code": 409,
-    },
-    "events are forbidden": {"kind": "status", "method": "GET", "path": "/events", "times": None, "code": 403},
-    "the ledger cannot be written at first": {
-        "kind": "status",
-        "method": "POST",
-        "path": "/configmaps",
-        "times": 2,
-        "code": 503,
-    },
-    "the ledger is written, and the response is lost": {
-        "kind": "drop-after",
-        "method": "POST",
-        "path": "/configmaps",
-        "times": 1,
-    },
-    "the ledger is forbidden for a while": {
-        "kind": "status",
-        "method": "POST",
-        "path": "/configmaps",
-        "times": 4,
-        "code": 403,
-    },
-    "the ledger cannot be read at first": {
-        "kind": "status",
-        "method": "GET",
-        "path": "/configmaps",
-        "times": 3,
-        "code": 500,
-    },
-    "the last look at the Job fails": {
-        "kind": "status",
-        "method": "GET",
-        "path": "/jobs/train",
-        "times": 4,
-        "code": 500,
-    },
-    "the last look is forbidden for a while": {
-        "kind": "status",
-        "method": "GET",
-        "path": "/jobs/train",
-        "times": 3,
-        "code": 403,
-    },
-    "watches break": {"kind": "drop-after", "method": "GET", "query": "watch=", "times": 6, "chunks": 1},
-    "watches expire": {"kind": "status", "method": "GET", "query": "watch=", "times": 4, "code": 410},
-    "watches are forbidden": {"kind": "status", "method": "GET", "query": "watch=", "times": None, "code": 403},
-    "lists fail": {"kind": "status", "method": "GET", "path": "/(pods|jobs)$", "times": 6, "code": 500},
-    "podgroups are forbidden": {"kind": "status", "method": "GET", "path": "/podgroups", "times": None, "code": 403},
-    "nothing is known of the cluster": {
-        "kind": "status",
-        "method": "GET",
-        "path": "/apis/scheduling",
-        "times": None,
-        "code": 500,
-    },
-    "the server is away": {"kind": "status", "times": None, "code": 503},
+    "every pod patch fails once": Fault(FaultKind.STATUS, method="PATCH", path="/pods/", times=3, code=500),
+    "pod patches are applied, and fail": Fault(
+        FaultKind.STATUS_AFTER, method="PATCH", path="/pods/", times=3, code=500
+    ),
+    "pod patches are throttled": Fault(
+        FaultKind.STATUS, method="PATCH", path="/pods/", times=5, code=429, retry_after_s=3
+    ),
+    "answers to pod patches are lost": Fault(FaultKind.DROP_AFTER, method="PATCH", path="/pods/", times=3),
+    "pod patches conflict with other writers": Fault(
+        FaultKind.STATUS, method="PATCH", path="/pods/", times=3, code=409
+    ),
+    "ledger patches conflict with other writers": Fault(
+        FaultKind.STATUS, method="PATCH", path="/configmaps/", times=2, code=409
+    ),
+    "events are forbidden": Fault(FaultKind.STATUS, method="GET", path="/events", times=None, code=403),
+    "the ledger cannot be written at first": Fault(
+        FaultKind.STATUS, method="POST", path="/configmaps", times=2, code=503
+    ),
+    "the ledger is written, and the response is lost": Fault(
+        FaultKind.DROP_AFTER, method="POST", path="/configmaps", times=1
+    ),
+    "the ledger is forbidden for a while": Fault(
+        FaultKind.STATUS, method="POST", path="/configmaps", times=4, code=403
+    ),
+    "the ledger cannot be read at first": Fault(FaultKind.STATUS, method="GET", path="/configmaps", times=3, code=500),
+    "the last look at the Job fails": Fault(FaultKind.STATUS, method="GET", path="/jobs/train", times=4, code=500),
+    "the last look is forbidden for a while": Fault(
+        FaultKind.STATUS, method="GET", path="/jobs/train", times=3, code=403
+    ),
+    "watches break": Fault(FaultKind.DROP_AFTER, method="GET", query="watch=", times=6, chunks=1),
+    "watches expire": Fault(FaultKind.STATUS, method="GET", query="watch=", times=4, code=410),
+    "watches are forbidden": Fault(FaultKind.STATUS, method="GET", query="watch=", times=None, code=403),
+    "lists fail": Fault(FaultKind.STATUS, method="GET", path="/(pods|jobs)$", times=6, code=500),
+    "podgroups are forbidden": Fault(FaultKind.STATUS, method="GET", path="/podgroups", times=None, code=403),
+    "nothing is known of the cluster": Fault(
+        FaultKind.STATUS, method="GET", path="/apis/scheduling", times=None, code=500
+    ),
+    "the server is away": Fault(FaultKind.STATUS, times=None, code=503),
 }
 
 
 @pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
 @in_virtual_time
 async def test_transient_fault_only_delays_the_event(plane, fault):
-    plane.arm(**fault)
+    plane.faults.add(fault)
     following = Follower(plane, plane.submit(workers=3))
     await plane.until(lambda: plane.running_ranks() == 3)
     plane.finish("train", 1, exit_code=4)
@@ -512,16 +450,16 @@ async def test_pods_that_cannot_be_patched_are_reported(plane):
 
 
 LASTING = {
-    "credentials": {"kind": "status", "times": None, "code": 401},
-    "jobs": {"kind": "status", "method": "GET", "path": "/jobs", "times": None, "code": 403},
-    "pods": {"kind": "status", "method": "GET", "path": "/pods", "times": None, "code": 403},
+    "credentials": Fault(FaultKind.STATUS, times=None, code=401),
+    "jobs": Fault(FaultKind.STATUS, method="GET", path="/jobs", times=None, code=403),
+    "pods": Fault(FaultKind.STATUS, method="GET", path="/pods", times=None, code=403),
 }
 
 
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
 @in_virtual_time
 async def test_lasting_refusal_ends_in_an_event(plane, fault):
-    plane.arm(**fault)
+    plane.faults.add(fault)
     event = await Follower(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
     assert event.status is Status.ERROR
     assert event.reason in {"Unauthorized", "Forbidden"}
@@ -549,15 +487,6 @@ async def test_permission_taken_away_ends_in_an_event(plane):
     plane.arm("status", method="GET", times=None, code=403)
     event = await following.event(within_s=2 * STALE_S + REFUSED_FOR_S + 400)
     assert (event.status, event.phase, event.reason) == (Status.ERROR, Phase.RUNNING, "Forbidden")
-
-
-@in_virtual_time
-async def test_connection_that_cannot_be_used_ends_in_an_event(plane):
-    broken = ClusterConfig.from_extras("broken", {"kube_config": {"clusters": []}})
-    reports: list[Observation] = []
-    event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now)
-    assert (event.status, event.reason, reports) == (Status.ERROR, "InvalidConnection", [])
-    await informers().aclose()
 
 
 @in_virtual_time

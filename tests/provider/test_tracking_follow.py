@@ -147,22 +147,6 @@ async def test_gang_that_ended_before_it_was_followed_is_reported_from_the_ledge
 
 
 @in_virtual_time
-async def test_follower_that_dies_is_replaced_without_loss(plane):
-    ref = plane.submit(workers=3)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 3)
-    plane.finish("train", 0)
-    await following.kill()
-    plane.finish("train", 1)
-    following = Follower(plane, ref)
-    await plane.until(lambda: len(plane.ledger()) == 2)
-    plane.finish("train", 2)
-    event = await following.event()
-    assert (event.status, len(event.ranks)) == (Status.SUCCEEDED, 3)
-    assert plane.held() == []
-
-
-@in_virtual_time
 async def test_two_followers_return_the_same_event(plane):
     ref = plane.submit(workers=4)
     both = [Follower(plane, ref), Follower(plane, ref)]
@@ -554,18 +538,6 @@ async def test_running_gang_is_not_stopped_because_of_an_old_view(plane):
     assert plane.job()["spec"].get("suspend") in {None, False}
     plane.finish_all()
     assert (await following.event()).status is Status.SUCCEEDED
-
-
-@in_virtual_time
-async def test_stop_applies_only_to_the_job_with_the_expected_uid():
-    async with VirtualControlPlane.running(jobs=False) as plane:
-        ref = plane.submit()
-        patch = stop_patch(stopped_by_user("too long"), read_job(plane.job()))
-        assert not await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, "another-uid", patch)
-        assert not await patch_uid(plane.client, resources.JOBS, "nobody", ref.namespace, ref.uid, patch)
-        assert plane.job()["spec"].get("suspend") in {None, False}
-        assert await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, patch)
-        assert plane.job()["spec"]["activeDeadlineSeconds"] == 0
 
 
 @in_virtual_time

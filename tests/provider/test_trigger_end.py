@@ -18,7 +18,7 @@ from airflow.sdk.listener import get_listener_manager
 from airflow.sdk.serde import serialize
 from airflow.triggers.base import TaskSuccessEvent
 
-from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, reasons_for_worker
+from airflow_provider_gangjobs.airflow_api.task_end import reasons_for_worker
 from airflow_provider_gangjobs.attempt.deferral import TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer import gang_completion
 from airflow_provider_gangjobs.cluster.informer import informers
@@ -178,19 +178,11 @@ def test_gang_whose_event_airflow_did_not_accept_is_adopted_by_the_next_try(task
     assert one.xcoms["gang"]["name"].endswith("-0"), "another gang was submitted"
 
 
-def test_first_request_to_airflow_which_takes_seconds_does_not_wait_for_the_end_of_the_gang(
-    supervisor: Supervisor, run: Any
-) -> None:
-    run(script="exit 3")
-
-    assert supervisor.asked.count("GetTaskStates") == 1
-
-
 def test_failed_gang_resumes_its_task_in_a_worker(supervisor: Supervisor, run: Any) -> None:
     event, log = run(script="exit 3")
-
     assert (event.payload["status"], supervisor.xcoms) == ("failed", {})
     assert "the gang has not succeeded" in log
+    assert supervisor.asked.count("GetTaskStates") == 1, "the first request takes seconds, and is not sent at the end"
 
 
 def long_logs(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
@@ -324,21 +316,13 @@ def operator(kind: type[GangJobOperator], **given: Any) -> GangJobOperator:
 
 
 @pytest.mark.parametrize(("kind", "given", "named"), ONLY_WORKER.values(), ids=ONLY_WORKER)
-def test_what_a_triggerer_cannot_do_is_refused_when_the_dag_is_parsed(
-    kind: type[GangJobOperator], given: dict[str, Any], named: str
+def test_what_a_triggerer_cannot_do_is_refused_if_asked_for_and_else_left_to_a_worker(
+    kind: type[GangJobOperator], given: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidGangSpec, match=f"(?s)end_from_trigger: is true, and .*{named}"):
         operator(kind, **given, end_from_trigger=True)
-
-
-@pytest.mark.parametrize(("kind", "given", "named"), ONLY_WORKER.values(), ids=ONLY_WORKER)
-def test_setting_of_a_team_leaves_such_a_task_to_a_worker(
-    kind: type[GangJobOperator], given: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "True")
-
     it = operator(kind, **given)
-
     assert it.wants_trigger_end
     assert named in " ".join(reasons_for_worker(it.end_facts))
 
@@ -410,7 +394,3 @@ def test_argument_of_a_later_release_is_ignored() -> None:
     stored = TriggerEnd(results_limit=7).to_json()
 
     assert TriggerEnd.of({**stored, "later": 1}) == TriggerEnd(results_limit=7)
-
-
-def test_task_without_a_reason_ends_in_the_triggerer() -> None:
-    assert reasons_for_worker(EndFacts()) == ()

@@ -105,11 +105,6 @@ def test_every_argument_is_in_the_full_example() -> None:
     assert set(FULL) == set(TriggerArgs.__dataclass_fields__)
 
 
-def test_arguments_of_an_earlier_release_load() -> None:
-    """Airflow stores the arguments during an upgrade, so a new argument needs a default, and no argument is renamed."""
-    assert GangJobTrigger(**REQUIRED).args.ref == GangRef("team", "train-0", "job-uid")
-
-
 def test_timeouts_become_deadlines() -> None:
     assert TriggerArgs(**FULL).deadlines == Deadlines(queue_s=60.0, assemble_s=30.5, run_s=3600.0)
 
@@ -316,12 +311,6 @@ def test_pause_grows_with_the_errors(errors: int, pause_s: float) -> None:
     assert pause_after_errors_s(errors) == pause_s
 
 
-def test_kwargs_of_an_earlier_release_still_load() -> None:
-    earlier = {"kubernetes_conn_id": "c", "namespace": "n", "name": "j", "uid": "u"}
-    assert GangJobTrigger(**earlier).args.tracking_errors == 0
-    assert GangJobTrigger(**earlier).serialize()[1] == earlier
-
-
 # -- Metrics reach a statsd server through Airflow's own stats, and a broken server delays no gang -------------------
 
 try:
@@ -458,40 +447,31 @@ async def test_exception_of_the_metrics_library_is_not_raised() -> None:
     assert calls
 
 
-def test_counter_is_sent_as_its_increase() -> None:
+A, B = CounterKey("events", "a"), CounterKey("events", "b")
+KILLED, RUNNING = (CounterKey(DIAGNOSES, category=category) for category in ("OutOfMemory", "Running"))
+SENT = {
+    "increases": ([{A: 5, B: 1}, {A: 5, B: 1}, {A: 9, B: 1}], [("events", 6), ("events", 4)]),
+    "a new informer": ([{A: 5}, {A: 2}], [("events", 5), ("events", 2)]),
+    "categories": (
+        [{KILLED: 1, RUNNING: 1}, {KILLED: 3, RUNNING: 1}],
+        [
+            ("diagnoses{'category': 'OutOfMemory'}", 1),
+            ("diagnoses{'category': 'Running'}", 1),
+            ("diagnoses{'category': 'OutOfMemory'}", 2),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("samples", "sent"), SENT.values(), ids=SENT)
+def test_counter_is_sent_as_its_increase(samples: list[Any], sent: list[tuple[str, int]]) -> None:
     reporter, sink = DeltaReporter(), Recorder()
-
-    for value in (5, 5, 9):
-        reporter.send(Sample({}, {CounterKey("events", "a"): value, CounterKey("events", "b"): 1}), sink)
-
-    assert sink.sent == [("gangjobs.events", 6), ("gangjobs.events", 4)]
-
-
-def test_states_of_gangs_are_counted_by_their_category() -> None:
-    reporter, sink = DeltaReporter(), Recorder()
-
-    killed, running = (CounterKey(DIAGNOSES, category=category) for category in ("OutOfMemory", "Running"))
-
-    for value in (1, 3):
-        reporter.send(Sample({}, {killed: value, running: 1}), sink)
-
-    assert sink.sent == [
-        ("gangjobs.diagnoses{'category': 'OutOfMemory'}", 1),
-        ("gangjobs.diagnoses{'category': 'Running'}", 1),
-        ("gangjobs.diagnoses{'category': 'OutOfMemory'}", 2),
-    ]
+    for counters in samples:
+        reporter.send(Sample({}, counters), sink)
+    assert sink.sent == [(f"gangjobs.{name}", count) for name, count in sent]
 
 
 async def test_reported_state_is_part_of_the_sample() -> None:
     count_diagnosis("QueueHeld")
 
     assert collect_sample(1).counters[CounterKey(DIAGNOSES, category="QueueHeld")] == 1
-
-
-def test_counter_of_a_new_informer_starts_at_zero() -> None:
-    reporter, sink = DeltaReporter(), Recorder()
-
-    for value in (5, 2):
-        reporter.send(Sample({}, {CounterKey("events", "a"): value}), sink)
-
-    assert sink.sent == [("gangjobs.events", 5), ("gangjobs.events", 2)]

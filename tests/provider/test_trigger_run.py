@@ -59,15 +59,6 @@ async def test_submission_trigger_reports_a_running_gang(connection: str) -> Non
     assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
 
 
-async def test_deleted_gang_is_reported_as_deleted(connection: str) -> None:
-    ref = submitted(connection, SLOW)
-    GangJobHook(connection).delete(ref)
-
-    (event,) = await events_of(GangJobTrigger, connection, ref)
-
-    assert event.status is Status.DELETED
-
-
 async def test_execution_timeout_reports_the_last_observation(connection: str) -> None:
     ref = submitted(connection, SLOW)
     await events_of(GangSubmissionTrigger, connection, ref)  # wait until the gang runs

@@ -19,15 +19,16 @@ from airflow_provider_gangjobs.attempt.metrics import collect_sample
 from airflow_provider_gangjobs.attempt.triggerer.endings import sweep_grace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
-from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S
+from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S, sweep_once
 from airflow_provider_gangjobs.ending.sweeper import LINGER_S, LOOKS_PER_CONNECTION
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, GRACE
+from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, GRACE, SweepAction
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.well_known import (
     LABEL_INSTALLATION,
 )
+from airflow_provider_gangjobs.service import follow
 from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
@@ -308,3 +309,68 @@ async def test_grace_is_that_of_the_configuration(options: dict[str, str], grace
     config = ConfigParser()
     config.read_dict({"gangjobs": options})
     assert sweep_grace(config) == grace
+
+
+# -- `gangjobs tidy` without Airflow releases pods without a follower, and ends no live gang -------------------------
+
+HOUR = timedelta(hours=1)
+HOUR_S = HOUR.total_seconds() + 60
+
+
+async def sweep(plane: VirtualControlPlane, **options: Any) -> dict[str, SweepAction]:
+    swept = await sweep_once(
+        plane.client,
+        NAMESPACE,
+        follow=lambda ref: follow(plane.config, ref),
+        **{"older_than": HOUR, **options},
+    )
+    assert [gang.error for gang in swept if gang.error] == []
+    assert all(gang.decision.reason for gang in swept)
+    return {gang.ref.name: gang.decision.action for gang in swept}
+
+
+async def vanish(plane: VirtualControlPlane, name: str) -> None:
+    submit(plane, name)
+    await plane.until(lambda: plane.running_ranks(name) == 2)
+    plane.delete_job(name)
+
+
+async def test_pods_of_a_job_that_is_gone_are_released_after_the_age(plane):
+    await vanish(plane, "gone")
+    await asyncio.sleep(HOUR_S / 2)
+    assert await sweep(plane) == {}
+    await asyncio.sleep(HOUR_S / 2)
+    assert await sweep(plane) == {"gone": SweepAction.RELEASE}
+    assert plane.pods("gone") == []
+
+
+@pytest.mark.parametrize("submits", [submit, lambda plane, name: plane.submit(name, workers=2)], ids=["task", "Python"])
+async def test_pods_of_a_gang_that_is_over_are_recorded_and_released(plane, submits):
+    submits(plane, "over")
+    await plane.until(lambda: plane.running_ranks("over") == 2)
+    plane.finish_all("over")
+    await asyncio.sleep(HOUR_S)
+    assert await sweep(plane) == {"over": SweepAction.RELEASE}
+    assert (plane.held("over"), len(plane.ledger("over"))) == ([], 2)
+
+
+async def test_live_gang_stays_however_old_it_is(plane):
+    submit(plane, "live")
+    await asyncio.sleep(24 * HOUR_S)
+    assert await sweep(plane) == {}
+    assert plane.running_ranks("live") == 2
+
+
+async def test_dry_run_decides_about_each_gang_and_changes_nothing(plane):
+    for name in ("live", "over"):
+        submit(plane, name)
+    await vanish(plane, "gone")
+    plane.finish_all("over")
+    await asyncio.sleep(HOUR_S)
+    changes = len(plane.history.changes)
+    assert await sweep(plane, dry_run=True) == {
+        "live": SweepAction.LEAVE,
+        "over": SweepAction.RELEASE,
+        "gone": SweepAction.RELEASE,
+    }
+    assert len(plane.history.changes) == changes

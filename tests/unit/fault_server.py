@@ -291,12 +291,6 @@ async def gone(_: ModelApi, __: Request, connection: Connection) -> None:
     await connection.reply(410, status(410, "Expired"))
 
 
-async def gone_in_band(_: ModelApi, __: Request, connection: Connection) -> None:
-    connection.begin_stream()
-    await connection.line({"type": "ERROR", "object": status(410, "Expired", "too old resource version")})
-    await connection.end_stream()
-
-
 async def internal_error(_: ModelApi, __: Request, connection: Connection) -> None:
     await connection.reply(500, status(500, "InternalError"))
 
@@ -334,13 +328,6 @@ async def no_head(_: ModelApi, __: Request, connection: Connection) -> None:
 
 async def close_at_once(_: ModelApi, __: Request, connection: Connection) -> None:
     connection.begin_stream()
-    await connection.end_stream()
-
-
-async def one_bookmark(_: ModelApi, request: Request, connection: Connection) -> None:
-    connection.begin_stream()
-    metadata = {"resourceVersion": request.query["resourceVersion"], "creationTimestamp": None}
-    await connection.line({"type": "BOOKMARK", "object": {"kind": "Job", "metadata": metadata}})
     await connection.end_stream()
 
 

@@ -335,7 +335,6 @@ REFUSED = Forbidden(403, request="watch jobs", reason="Forbidden", message="may 
 LOST = ReplyLost("watch jobs", "reset")
 DOWN_TEXT = "watch jobs: 503 ServiceUnavailable: etcd is gone"
 REFUSED_TEXT = "watch jobs: 403 Forbidden: may not"
-LOST_TEXT = "watch jobs: the response was lost, the request may have been applied: reset"
 
 SYNCED = ("INFO", "informer synced", {"objects": 1, "seconds": 0.0})
 OPENED = ("DEBUG", "watch opened", {"version": "5"})

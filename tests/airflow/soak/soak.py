@@ -48,7 +48,6 @@ EVERY_S: Final = 1.5
 STOPPED_S: Final = (5.0, 40.0)
 """How long a triggerer is stopped. Airflow considers a triggerer dead after 15 s."""
 END_WITHIN_S: Final = 1800.0
-USER_STATES: Final = {"mark success": "success", "mark failed": "failed"}
 
 
 @dataclass

@@ -55,26 +55,18 @@ class OldSweeper(Sweeper):
         return [action for look in looks for action in look]
 
 
+@pytest.mark.parametrize(
+    ("end", "actions"), [(TaskEnd.SUCCEEDED, [SweepAction.MARK_DELIVERED]), (TaskEnd.NOT_ENDED, [])]
+)
 async def test_gang_that_has_ended_is_marked_as_delivered_once_its_task_has_succeeded(
-    cluster: SubmissionCluster, old: golden.Golden
+    cluster: SubmissionCluster, old: golden.Golden, end: TaskEnd, actions: list[SweepAction]
 ) -> None:
-    sweeper = OldSweeper(cluster, old, "succeeded", TaskEnd.SUCCEEDED)
+    sweeper = OldSweeper(cluster, old, "succeeded", end)
 
-    assert await sweeper.actions() == [SweepAction.MARK_DELIVERED]
+    assert await sweeper.actions() == actions
 
     (job,) = cluster.jobs()
-    assert "gangjobs.airflow/delivered" in job["metadata"]["annotations"]
-
-
-async def test_gang_that_has_ended_stays_for_a_task_that_has_not_succeeded(
-    cluster: SubmissionCluster, old: golden.Golden
-) -> None:
-    sweeper = OldSweeper(cluster, old, "succeeded", TaskEnd.NOT_ENDED)
-
-    assert await sweeper.actions() == []
-
-    (job,) = cluster.jobs()
-    assert "gangjobs.airflow/delivered" not in job["metadata"]["annotations"]
+    assert ("gangjobs.airflow/delivered" in job["metadata"]["annotations"]) == bool(actions)
 
 
 async def test_gang_that_was_delivered_and_not_deleted_is_deleted(
