@@ -50,36 +50,31 @@ def test_suspension_deletes_pods_without_counting_them(namespace: Namespace) -> 
     assert pods
 
 
-def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(namespace: Namespace) -> None:
-    """A stopped Job is in this state if a queue lets it run again."""
-    namespace.create("jobs", indexed())
-    namespace.wait_pods(2)
-    namespace.patch("jobs", "j", {"spec": {"suspend": True, "parallelism": 0, "activeDeadlineSeconds": 1}})
-    namespace.wait_job("Suspended")
-    namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
-    namespace.patch("jobs", "j", {"spec": {"suspend": False}})
-    job = namespace.wait_job("Failed")
-    assert ("Failed", "True", "DeadlineExceeded") in conditions_of(job)
-    assert namespace.pods() == []
-    created = [event for event in namespace.list_objects("events") if event["reason"] == "SuccessfulCreate"]
-    assert sum(event.get("count", 1) for event in created) <= 2  # events may be late
-
-
-@pytest.mark.parametrize("has_run", [False, True])
-def test_job_that_starts_with_a_deadline_of_zero_fails_without_a_pod(namespace: Namespace, has_run: bool) -> None:
+@pytest.mark.parametrize(
+    ("has_run", "suspension", "start"),
+    [
+        (False, {}, {"activeDeadlineSeconds": 0}),
+        (True, {}, {"activeDeadlineSeconds": 0}),
+        (True, {"activeDeadlineSeconds": 1, "parallelism": 0}, {}),
+    ],
+    ids=["never ran", "has run", "a queue lets a stopped Job run again"],
+)
+def test_job_that_starts_without_time_or_parallelism_fails_without_a_pod(
+    namespace: Namespace, has_run: bool, suspension: dict[str, int], start: dict[str, int]
+) -> None:
     """The provider stops a suspended gang in this way."""
     namespace.create("jobs", indexed(suspend=not has_run))
     if has_run:
         namespace.wait_pods(2)
-        namespace.patch("jobs", "j", {"spec": {"suspend": True}})
+        namespace.patch("jobs", "j", {"spec": {"suspend": True, **suspension}})
     namespace.wait_job("Suspended")
     namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
-    namespace.patch("jobs", "j", {"spec": {"suspend": False, "activeDeadlineSeconds": 0}})
+    namespace.patch("jobs", "j", {"spec": {"suspend": False, **start}})
     job = namespace.wait_job("Failed")
     assert ("Failed", "True", "DeadlineExceeded") in conditions_of(job)
     assert namespace.pods() == []
     created = [event for event in namespace.list_objects("events") if event["reason"] == "SuccessfulCreate"]
-    assert sum(event.get("count", 1) for event in created) <= (2 if has_run else 0)
+    assert sum(event.get("count", 1) for event in created) <= (2 if has_run else 0)  # events may be late
 
 
 def test_start_time_is_cleared_and_set_again(namespace: Namespace) -> None:

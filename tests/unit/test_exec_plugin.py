@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.auth.exec_plugin import (
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S
-from tests.unit.exec_plugins import V1, Plugin
+from tests.unit.credential_sources import V1, Plugin
 from tests.unit.fault_server import SECRET
 from tests.unit.virtual_sleep import VirtualSleep
 

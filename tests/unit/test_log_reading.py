@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -175,26 +176,27 @@ def test_log_that_is_resumed_anywhere_has_each_line_once(
     assert got == text_of(parse(served(records, None), timestamps=True))
 
 
-def test_line_that_is_stored_late_is_not_repeated_and_hides_no_newer_line() -> None:
-    """Lines of stdout and stderr may be out of order."""
-    records = [(at * 10**8, True, b"%d" % at) for at in (10, 12, 11, 13, 12, 14)]
-    cursor = LogCursor()
-    cursor.begin()
-    for part in cursor.new_parts(LogParser(timestamps=True).feed(served(records[:3], None))):
-        cursor.delivered(part)
-    parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records, cursor.begin())))
-    assert [part.text for part in parts] == [b"13", b"12", b"14"]
+SECOND_STREAMS = {
+    "late lines, which do not hide newer ones": ((10, 12, 11, 13, 12, 14), 3, 0, "13 12 14", False),
+    "a late line before which the stream broke, which is lost": ((10, 12, 11, 13), 2, 0, "13", False),
+    "a rotated file, which is read whole": (range(0, 100, 10), 5, 7, "70 80 90", True),
+}
 
 
-def test_line_that_is_stored_late_is_lost_if_the_stream_broke_before_it() -> None:
-    """The limit of the rule."""
-    records = [(at * 10**8, True, b"%d" % at) for at in (10, 12, 11, 13)]
+@pytest.mark.parametrize(
+    ("times", "read", "begins", "expected", "is_other_file"), SECOND_STREAMS.values(), ids=SECOND_STREAMS
+)
+def test_second_stream_repeats_no_line(
+    times: Sequence[int], read: int, begins: int, expected: str, is_other_file: bool
+) -> None:
+    """Lines of stdout and stderr may be stored out of order. Each line is its time, in tenths of a second."""
+    records = [(at * 10**8, True, b"%d" % at) for at in times]
     cursor = LogCursor()
     cursor.begin()
-    for part in cursor.new_parts(LogParser(timestamps=True).feed(served(records[:2], None))):
+    for part in cursor.new_parts(LogParser(timestamps=True).feed(served(records[:read], None))):
         cursor.delivered(part)
-    parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records, cursor.begin())))
-    assert [part.text for part in parts] == [b"13"]
+    parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records[begins:], cursor.begin())))
+    assert (b" ".join(part.text for part in parts).decode(), cursor.is_other_file) == (expected, is_other_file)
 
 
 def test_position_of_the_earlier_form_means_the_time_of_its_last_line() -> None:
@@ -207,17 +209,6 @@ def test_position_of_the_earlier_form_means_the_time_of_its_last_line() -> None:
     parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records, cursor.begin())))
     assert [part.text for part in parts] == [b"22"]
     assert not cursor.is_other_file
-
-
-def test_rotated_file_is_read_whole_and_noticed() -> None:
-    records = [(at * 10**9, True, b"%d" % at) for at in range(10)]
-    cursor = LogCursor()
-    cursor.begin()
-    for part in cursor.new_parts(LogParser(timestamps=True).feed(served(records[:5], None))):
-        cursor.delivered(part)
-    parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records[7:], cursor.begin())))
-    assert [part.text for part in parts] == [b"7", b"8", b"9"]
-    assert cursor.is_other_file
 
 
 # -- A log that is followed over broken connections has each line once, and says where lines may be missing ----------

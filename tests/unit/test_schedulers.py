@@ -55,6 +55,8 @@ JOB = {"spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"conta
 VOLCANO = {"scheduling.volcano.sh": {"v1beta1": frozenset({"podgroups", "queues"})}}
 NATIVE = {"v1beta1": {"workloads": frozenset(), "podgroups": frozenset({"watch"})}}
 
+DIALECTS = [*DISCOVERED_DIALECTS, JobSchedulingDialect()]
+
 
 def gang(**parameters):
     return GangSpec(image="i", workers=4, **parameters)
@@ -92,23 +94,23 @@ def test_the_gang_the_pods_and_the_connection_select_the_scheduler_in_this_order
     assert (scheduler and scheduler.name) == selected
 
 
-@pytest.mark.parametrize("scheduler", SEPARATE_SCHEDULERS, ids=lambda one: one.name)
-def test_the_link_is_added_to_a_copy_of_the_job_and_recognised(scheduler):
+@pytest.mark.parametrize("scheduler", [*SEPARATE_SCHEDULERS, *DIALECTS], ids=lambda one: one.name)
+def test_link_is_added_to_a_copy_of_the_job_and_recognised(scheduler):
     before = copy.deepcopy(JOB)
     linked = scheduler.with_link(JOB, GROUP)
     assert before == JOB
     assert scheduler.has_link(linked, GROUP)
     assert not scheduler.has_link(JOB, GROUP)
-    template = linked["spec"]["template"]
-    assert template["spec"]["schedulerName"] == scheduler.scheduler_names[0]
-    assert template["metadata"]["labels"]["a"] == "b"
 
 
 @pytest.mark.parametrize("scheduler", SEPARATE_SCHEDULERS, ids=lambda one: one.name)
-def test_a_scheduler_name_of_the_user_stays(scheduler):
-    job = copy.deepcopy(JOB)
-    job["spec"]["template"]["spec"]["schedulerName"] = "mine"
-    assert scheduler.with_link(job, GROUP)["spec"]["template"]["spec"]["schedulerName"] == "mine"
+def test_pods_name_the_scheduler_unless_the_user_names_one(scheduler):
+    named = copy.deepcopy(JOB)
+    named["spec"]["template"]["spec"]["schedulerName"] = "mine"
+    for job, expected in ((JOB, scheduler.scheduler_names[0]), (named, "mine")):
+        template = scheduler.with_link(job, GROUP)["spec"]["template"]
+        assert template["spec"]["schedulerName"] == expected
+        assert template["metadata"]["labels"]["a"] == "b"
 
 
 @pytest.mark.parametrize(
@@ -187,63 +189,53 @@ def test_volcano_keeps_gangs_together_where_its_pod_groups_are_served(served, ke
     assert reason in guarantee.reason
 
 
-def test_a_gang_is_placed_by_the_scheduler_that_it_names():
-    assert placement(gang(gang_scheduler="volcano"), groups=VOLCANO) == ("gang:volcano", "volcano")
-    assert placement(gang(scheduler_name="volcano"), groups=VOLCANO) == ("gang:volcano", "volcano")
-    assert placement(gang(gang_scheduler="yunikorn")) == ("gang:yunikorn", "yunikorn")
-
-
-def test_a_connection_names_the_scheduler_of_gangs_that_name_none():
-    assert placement(gang(), groups=VOLCANO, gang_scheduler="volcano") == ("gang:volcano", "volcano")
-    named_by_pods = gang(scheduler_name="volcano")
-    assert placement(named_by_pods, groups=VOLCANO, gang_scheduler="kueue") == ("gang:volcano", "volcano")
-    native = {"resources": NATIVE, "gang_scheduler": "volcano"}
-    assert placement(gang(gang_scheduler="native"), **native) == ("gang:v1beta1", "v1beta1")
-
-
 QUEUED = gang(queue_name="team")
 KEPT, COUNTED, UNKNOWN = Guarantee(True), Guarantee(False, "counts a quota"), Guarantee(None, "cannot be read")
-IN_QUEUES = {
-    "queue with a topology": (QUEUED, KEPT, {"resources": NATIVE}, "gang:kueue"),
-    "queue that counts a quota": (QUEUED, COUNTED, {"resources": NATIVE}, "gang:v1beta1"),
-    "queue that cannot be read": (QUEUED, UNKNOWN, {"resources": NATIVE}, "gang:v1beta1"),
-    "no Workload API": (QUEUED, KEPT, {}, "gang:kueue"),
-    "native by name": (
-        gang(queue_name="team", gang_scheduler="native"),
-        KEPT,
-        {"resources": NATIVE},
-        "gang:v1beta1",
+IN_NATIVE, IN_VOLCANO = {"resources": NATIVE}, {"groups": VOLCANO}
+PLACED = {
+    "no scheduler": (gang(), None, {**IN_NATIVE, **IN_VOLCANO}, "v1beta1"),
+    "auto": (gang(gang_scheduler="auto"), None, IN_NATIVE, "v1beta1"),
+    "by name": (gang(gang_scheduler="volcano"), None, IN_VOLCANO, "volcano"),
+    "by its pods": (gang(scheduler_name="volcano"), None, IN_VOLCANO, "volcano"),
+    "without objects": (gang(gang_scheduler="yunikorn"), None, {}, "yunikorn"),
+    "by the connection": (gang(), None, {**IN_VOLCANO, "gang_scheduler": "volcano"}, "volcano"),
+    "by its pods, not by the connection": (
+        gang(scheduler_name="volcano"),
+        None,
+        {**IN_VOLCANO, "gang_scheduler": "kueue"},
+        "volcano",
     ),
-    "field of the Job": (
-        gang(queue_name="team", gang_scheduler="job-scheduling"),
-        KEPT,
-        {"resources": NATIVE},
-        "gang:job-scheduling",
+    "by name, not by the connection": (
+        gang(gang_scheduler="native"),
+        None,
+        {**IN_NATIVE, "gang_scheduler": "volcano"},
+        "v1beta1",
     ),
-    "scheduler of the pods": (
-        gang(queue_name="team", scheduler_name="volcano"),
+    "no queue": (gang(), KEPT, IN_NATIVE, "v1beta1"),
+    "queue with a topology": (QUEUED, KEPT, IN_NATIVE, "kueue"),
+    "queue that counts a quota": (QUEUED, COUNTED, IN_NATIVE, "v1beta1"),
+    "queue that cannot be read": (QUEUED, UNKNOWN, IN_NATIVE, "v1beta1"),
+    "queue without Workload API": (QUEUED, KEPT, {}, "kueue"),
+    "by name in a queue": (structs.replace(QUEUED, gang_scheduler="native"), KEPT, IN_NATIVE, "v1beta1"),
+    "field of the Job in a queue": (
+        structs.replace(QUEUED, gang_scheduler="job-scheduling"),
         KEPT,
-        {"groups": VOLCANO},
-        "gang:volcano",
+        IN_NATIVE,
+        "job-scheduling",
     ),
-    "scheduler of the connection": (
-        QUEUED,
-        KEPT,
-        {"resources": NATIVE, "gang_scheduler": "native"},
-        "gang:v1beta1",
-    ),
-    "no queue": (gang(), KEPT, {"resources": NATIVE}, "gang:v1beta1"),
+    "by its pods in a queue": (structs.replace(QUEUED, scheduler_name="volcano"), KEPT, IN_VOLCANO, "volcano"),
+    "by the connection in a queue": (QUEUED, KEPT, {**IN_NATIVE, "gang_scheduler": "native"}, "v1beta1"),
 }
 
 
-@pytest.mark.parametrize(("spec", "queue", "discovered", "decision"), IN_QUEUES.values(), ids=IN_QUEUES)
-def test_the_topology_of_a_queue_places_gangs_that_name_no_scheduler(spec, queue, discovered, decision):
-    assert placement(spec, queue, **discovered)[0] == decision
+@pytest.mark.parametrize(("spec", "queue", "discovered", "scheduler"), PLACED.values(), ids=PLACED)
+def test_gang_is_placed_by_the_scheduler_it_names_then_its_queue_then_the_workload_api(
+    spec, queue, discovered, scheduler
+):
+    assert placement(spec, queue, **discovered) == (f"gang:{scheduler}", scheduler)
 
 
-def test_a_gang_that_names_no_scheduler_is_placed_by_the_workload_api_as_before():
-    assert placement(gang(), resources=NATIVE, groups=VOLCANO) == ("gang:v1beta1", "v1beta1")
-    assert placement(gang(gang_scheduler="auto"), resources=NATIVE) == ("gang:v1beta1", "v1beta1")
+def test_scheduler_auto_makes_no_other_gang():
     assert gang(gang_scheduler="auto").hash == gang().hash
 
 
@@ -289,21 +281,6 @@ def test_pods_that_name_a_group_of_the_user_get_no_other_group():
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
-        "0/1 nodes are available: 1 rejection in Unreserve.",
-        "0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin Coscheduling.",
-        "0/1 nodes are available: 1 PodGroup not found.",
-        "Pod ml/train-0-1 can possibly be assigned to node-0",
-    ],
-)
-def test_a_message_that_refers_to_other_pods_names_no_cause(message):
-    assert not names_cause(message)
-    assert names_cause("0/2 nodes are available: 2 Insufficient cpu.")
-
-
-@pytest.mark.parametrize(
     ("message", "refused"),
     [
         ("0/1 nodes are available: 1 optimistic rejection in PostFilter.", True),
@@ -314,8 +291,13 @@ def test_a_message_that_refers_to_other_pods_names_no_cause(message):
         ("Pod ml/train-0-1 can possibly be assigned to node-0", False),
     ],
 )
-def test_rejections_of_coscheduling_say_that_the_gang_cannot_be_placed(message, refused):
+def test_message_that_refers_to_other_pods_names_no_cause_and_may_say_that_the_gang_is_refused(message, refused):
+    assert not names_cause(message)
     assert says_refused(message) is refused
+
+
+def test_message_about_the_nodes_names_the_cause():
+    assert names_cause("0/2 nodes are available: 2 Insufficient cpu.")
 
 
 def test_a_newer_version_is_used_only_after_its_proof():
@@ -345,10 +327,6 @@ def test_scheduling_of_the_job_is_refused_beside_a_link_of_the_pods():
 
 # -- The manifests and pod links of each dialect ---------------------------------------------------------------------
 
-WORKLOAD_GROUP = SchedulingGroup(
-    "train-0", "ml", size=4, min_count=3, priority_class="high", labels={"gangjobs.airflow/gang": "train-0"}
-)
-CREATED_JOB = {"spec": {"template": {"spec": {"containers": []}}}}
 JOB_OWNER = {
     "apiVersion": "batch/v1",
     "kind": "Job",
@@ -358,7 +336,6 @@ JOB_OWNER = {
     "blockOwnerDeletion": False,
 }
 BOTH = ("workloads", "podgroups")
-EVERY = [*DISCOVERED_DIALECTS, JobSchedulingDialect()]
 
 
 @pytest.mark.parametrize(
@@ -384,22 +361,13 @@ def test_field_of_the_job_is_used_only_by_name():
 
 
 def test_names_are_unique_and_found():
-    assert [find_dialect(dialect.name) for dialect in EVERY] == EVERY
+    assert [find_dialect(dialect.name) for dialect in DIALECTS] == DIALECTS
     assert find_dialect("volcano") is None
 
 
-@pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
-def test_present_and_missing_links_are_recognised(dialect):
-    before = copy.deepcopy(CREATED_JOB)
-    linked = dialect.with_link(CREATED_JOB, WORKLOAD_GROUP)
-    assert before == CREATED_JOB
-    assert dialect.has_link(linked, WORKLOAD_GROUP)
-    assert not dialect.has_link(CREATED_JOB, WORKLOAD_GROUP)
-
-
-@pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_objects_are_owned_by_the_job(dialect):
-    made = [dialect.workload(WORKLOAD_GROUP, "job-uid"), dialect.pod_group(WORKLOAD_GROUP, "job-uid", "workload-uid")]
+    made = [dialect.workload(GROUP, "job-uid"), dialect.pod_group(GROUP, "job-uid", "workload-uid")]
     for thing in filter(None, made):
         assert thing["metadata"]["ownerReferences"][0] == JOB_OWNER
         assert (thing["metadata"]["name"], thing["metadata"]["namespace"]) == ("train-0", "ml")
@@ -421,8 +389,8 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     dialect = find_dialect(name)
     assert dialect is not None
     workload, group = (
-        dialect.workload(WORKLOAD_GROUP, "job-uid"),
-        dialect.pod_group(WORKLOAD_GROUP, "job-uid", "workload-uid"),
+        dialect.workload(GROUP, "job-uid"),
+        dialect.pod_group(GROUP, "job-uid", "workload-uid"),
     )
     assert workload is not None
     assert group is not None
@@ -433,14 +401,12 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
     assert group["metadata"]["ownerReferences"][1]["uid"] == "workload-uid"
     assert is_dns_label(workload["spec"]["podGroupTemplates"][0]["name"])
-    assert dialect.with_link(CREATED_JOB, WORKLOAD_GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {
-        "podGroupName": "train-0"
-    }
+    assert dialect.with_link(JOB, GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "train-0"}
 
 
 @pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
 def test_group_and_its_template_name_the_topology_of_a_gang_without_a_queue(name):
-    dialect, group = find_dialect(name), replace(WORKLOAD_GROUP, topology="example.com/rack")
+    dialect, group = find_dialect(name), replace(GROUP, topology="example.com/rack")
     wanted = {"topology": [{"key": "example.com/rack"}]}
     assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0]["schedulingConstraints"] == wanted
     assert dialect.pod_group(group, "", "")["spec"]["schedulingConstraints"] == wanted
@@ -449,11 +415,11 @@ def test_group_and_its_template_name_the_topology_of_a_gang_without_a_queue(name
 def test_job_scheduling_sets_the_field_of_the_job():
     dialect = find_dialect("job-scheduling")
     assert dialect is not None
-    spec = dialect.with_link(CREATED_JOB, WORKLOAD_GROUP)["spec"]
+    spec = dialect.with_link(JOB, GROUP)["spec"]
     assert spec["scheduling"] == {"schedulingPolicy": {"gang": {"minCount": 3}}, "disruptionMode": {"all": {}}}
-    assert spec["template"] == CREATED_JOB["spec"]["template"]
-    assert dialect.workload(WORKLOAD_GROUP, "job-uid") is None
-    assert dialect.pod_group(WORKLOAD_GROUP, "job-uid", "") is None
+    assert spec["template"] == JOB["spec"]["template"]
+    assert dialect.workload(GROUP, "job-uid") is None
+    assert dialect.pod_group(GROUP, "job-uid", "") is None
 
 
 # -- Which Jobs can be a gang, and what happens to the others --------------------------------------------------------
@@ -479,33 +445,21 @@ def test_other_shapes_cannot_be_a_gang(change, reason):
     assert decide_placement(shape, GangPolicy.PREFERRED, scheduler="v1beta1").placement is Placement.BASIC
 
 
-def test_four_indexed_pods_at_once_are_a_gang():
-    assert decide_placement(FOUR, GangPolicy.REQUIRED, scheduler="v1beta1") == PlacementDecision(
-        Placement.GANG, "v1beta1"
-    )
+ONE = Shape(parallelism=1, completions=1, indexed=True, backoff_limit=0)
+BROUGHT = structs.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
+DECISIONS = {
+    "a gang": (FOUR, GangPolicy.REQUIRED, "v1beta1", "gang:v1beta1"),
+    "one pod": (ONE, GangPolicy.REQUIRED, None, "basic:one pod"),
+    "no API, required": (FOUR, GangPolicy.REQUIRED, None, "refused:old"),
+    "no API, preferred": (FOUR, GangPolicy.PREFERRED, None, "basic:old"),
+    "off": (FOUR, GangPolicy.OFF, "v1beta1", "off"),
+    "linked by the user": (BROUGHT, GangPolicy.REQUIRED, None, "brought"),
+}
 
 
-def test_one_pod_is_basic_without_a_note():
-    one = Shape(parallelism=1, completions=1, indexed=True, backoff_limit=0)
-    assert decide_placement(one, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.BASIC, "one pod")
-
-
-def test_cluster_without_api_is_refused_or_fallen_back_on():
-    assert decide_placement(FOUR, GangPolicy.REQUIRED, scheduler=None, unserved="old") == PlacementDecision(
-        Placement.REFUSED, "old"
-    )
-    assert decide_placement(FOUR, GangPolicy.PREFERRED, scheduler=None, unserved="old") == PlacementDecision(
-        Placement.BASIC, "old"
-    )
-
-
-def test_policy_off_is_no_gang_on_any_cluster():
-    assert decide_placement(FOUR, GangPolicy.OFF, scheduler="v1beta1") == PlacementDecision(Placement.OFF)
-
-
-def test_link_of_the_user_is_not_changed():
-    brought = structs.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
-    assert decide_placement(brought, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.USER_PROVIDED)
+@pytest.mark.parametrize(("shape", "policy", "scheduler", "decision"), DECISIONS.values(), ids=DECISIONS)
+def test_shape_policy_and_cluster_decide_the_placement(shape, policy, scheduler, decision):
+    assert str(decide_placement(shape, policy, scheduler=scheduler, unserved="old")) == decision
 
 
 @given(

@@ -304,18 +304,14 @@ def test_time_counts_from_the_start_of_the_try() -> None:
     assert not Try(started=datetime.fromtimestamp(1000.0 + LATE_S, UTC)).guard.is_due()
 
 
-def test_late_submission_continues_if_the_try_runs() -> None:
+@pytest.mark.parametrize(("writes", "write_s", "questions"), [(1, 0.0, 1), (3, LATE_S, 4)])
+def test_late_submission_asks_directly_before_each_write_and_sends_no_write_twice(
+    writes: int, write_s: float, questions: int
+) -> None:
     one = Try(answer=True)
     one.moments[1] += LATE_S
 
-    assert (one.submit(), one.questions, one.ended) == (1, 1, [])
-
-
-def test_late_submission_asks_directly_before_each_write_and_sends_no_write_twice() -> None:
-    one = Try(answer=True)
-    one.moments[1] += LATE_S
-
-    assert (one.submit(writes=3, write_s=LATE_S), one.questions, one.ended) == (3, 4, [])
+    assert (one.submit(writes=writes, write_s=write_s), one.questions, one.ended) == (writes, questions, [])
 
 
 @pytest.mark.parametrize("late_s", [0.0, LATE_S])
