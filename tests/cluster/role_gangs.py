@@ -7,16 +7,10 @@ from typing import Any, Final
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from tests.cluster.gangs import MEET
 
-MEET_BY_ROLE: Final = MEET.replace(
-    'int(os.environ["RANK"])', 'int(os.environ["GANG_RANK_OFFSET"]) + int(os.environ["GANG_ROLE_RANK"])'
-)
-"""The ranks of all roles find the first rank of the first role, whose result is the list of the others."""
 SLEEP: Final = "import time; time.sleep(3000)"
 
 
-def leader_and_workers(
-    *, leader: str = MEET_BY_ROLE, worker: str = MEET_BY_ROLE, cpu: str = "1", **changes: Any
-) -> GangSpec:
+def leader_and_workers(*, leader: str = MEET, worker: str = MEET, cpu: str = "1", **changes: Any) -> GangSpec:
     """Return a gang of one leader and two workers, each with its program."""
     common = {"image": "python:3.12", "resources": {"cpu": cpu}}
     roles = {

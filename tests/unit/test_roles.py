@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from itertools import permutations
 from typing import Any
 
@@ -128,10 +130,37 @@ def test_each_role_has_its_own_variables_and_those_of_the_gang():
     assert [worker[name] for name in names] == ["worker", "3", "1", "from the pod"]
 
 
-def test_only_the_first_role_has_variables_whose_value_is_its_rank_in_the_gang():
+RANK_NAMES = {"RANK", "NODE_RANK", "PET_NODE_RANK"}
+
+
+def test_pods_of_the_first_role_know_their_rank_in_the_gang():
     leader, worker = map(env_of, render())
-    assert {"RANK", "NODE_RANK", "PET_NODE_RANK"} <= leader.keys()
-    assert not {"RANK", "NODE_RANK", "PET_NODE_RANK"} & worker.keys()
+    assert leader.keys() >= RANK_NAMES
+    assert not RANK_NAMES & worker.keys()
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_shell_adds_the_rank_in_the_gang_for_later_roles(index):
+    show = ["sh", "-c", "echo $RANK $NODE_RANK $PET_NODE_RANK"]
+    _, worker = render(GangSpec(roles={"leader": LEADER, "worker": {**WORKER, "command": show}}))
+    command = worker["spec"]["template"]["spec"]["containers"][0]["command"]
+    environment = {**os.environ, **env_of(worker), "GANG_ROLE_RANK": str(index)}
+    words = [word.replace("$$", "$") for word in command]  # as the kubelet does
+    printed = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [str(index + 1)] * 3
+
+
+def test_role_of_one_rank_and_role_without_command_need_no_shell():
+    roles = {
+        "leader": {"image": "i"},
+        "judge": {"image": "i", "command": ["judge"]},
+        "worker": {"image": "i", "workers": 2},
+    }
+    _, judge, worker = render(GangSpec(roles=roles))
+    assert {env_of(judge)[name] for name in RANK_NAMES} == {"1"}
+    assert judge["spec"]["template"]["spec"]["containers"][0]["command"] == ["judge"]
+    assert "command" not in worker["spec"]["template"]["spec"]["containers"][0]
+    assert not RANK_NAMES & env_of(worker).keys()
 
 
 def test_pods_of_all_roles_name_one_service_and_one_record():

@@ -368,11 +368,20 @@ def gang_template(
     return template
 
 
+_ADD_RANK: Final = (
+    f"RANK=$$(({keys.ENV_RANK_OFFSET}+{keys.ENV_ROLE_RANK})); "
+    f"export {' '.join((RANK_VARIABLES[0], *(f'{name}=$RANK' for name in RANK_VARIABLES[1:])))}; "
+    'exec "$@"'
+)
+"""Sets the variables with the rank in the gang, and becomes the program. The kubelet makes one dollar sign of two."""
+
+
 def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_job: str | None = None) -> Object:
     """Render the pod template of a role. Its size and its rendezvous are those of the whole gang.
 
-    Kubernetes knows the rank in the role only, and cannot add numbers. So the variables with the rank in the gang exist
-    only in the first role, where both ranks are equal.
+    Kubernetes knows the rank in the role only, and cannot add numbers. So in the roles after the first, a shell adds
+    them before it becomes the program. A role that has no command runs what its image says, and a sidecar has no rank:
+    neither has the variables with the rank in the gang, unless the role has only one rank.
     """
     template = gang_template(spec_of_role(spec, role.name), {}, shape_of(spec, {}), attempt, first_job=first_job)
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.COMPLETION_INDEX}']"}}
@@ -386,10 +395,17 @@ def role_template(spec: GangSpec, role: RoleRanks, attempt: Attempt, *, first_jo
     def is_rank_in_gang(item: Object) -> bool:
         return item["name"] in RANK_VARIABLES and item.get("valueFrom") == index
 
+    pod = template["spec"]
+    has_rank = any(map(is_rank_in_gang, pod["containers"][0]["env"]))
     for kind in ("initContainers", "containers"):
-        for container in template["spec"].get(kind, []):
+        for container in pod.get(kind, []):
             known = [item for item in container["env"] if role.offset == 0 or not is_rank_in_gang(item)]
+            if has_rank and role.offset and role.size == 1:
+                known += [{"name": name, "value": str(role.offset)} for name in RANK_VARIABLES]
             container["env"] = env + known
+    main = pod["containers"][0]
+    if has_rank and role.offset and role.size > 1 and main.get("command"):
+        main["command"] = ["/bin/sh", "-c", _ADD_RANK, "gangjobs", *main["command"]]
     template["metadata"]["labels"] |= {keys.LABEL_GANG_ROLE: role.name, keys.LABEL_RANK_OFFSET: str(role.offset)}
     return template
 
