@@ -1,7 +1,9 @@
-"""Count the distinct visitors of a site with a Python function that runs on every rank of a gang.
+"""Count the distinct visitors of a site with a Python function that runs on every rank
+of a gang.
 
-Each rank reads its share of the days. A visitor visits the site on several days, so the ranks shuffle the visits: one
-rank receives all visits of a visitor and counts the visitor once. The image needs only Python.
+Each rank reads its share of the days. A visitor visits the site on several days, so the
+ranks shuffle the visits: one rank receives all visits of a visitor and counts the
+visitor once. The image needs only Python.
 """
 
 from __future__ import annotations
@@ -13,14 +15,22 @@ from airflow.sdk import dag, task
 from airflow_provider_gangjobs.decorators.gang_job import Gang
 
 
-@dag(schedule=None, catchup=False, tags=["gangjobs"], params={"image": "python:3.12-slim"}, doc_md=__doc__)
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["gangjobs"],
+    params={"image": "python:3.12-slim"},
+    doc_md=__doc__,
+)
 def count_visitors_gang() -> None:
     @task
     def days(count: int) -> list[str]:
         """Return the dates of `count` days."""
         from datetime import date
 
-        return [(date(2026, 1, 1) + timedelta(days=day)).isoformat() for day in range(count)]
+        return [
+            (date(2026, 1, 1) + timedelta(days=day)).isoformat() for day in range(count)
+        ]
 
     @task.gang_job(
         image="{{ params.image }}",
@@ -32,7 +42,9 @@ def count_visitors_gang() -> None:
         run_timeout=timedelta(minutes=10),
     )
     def visitors(days: list[str], site: str, *, gang: Gang) -> dict:
-        """Read this rank's share of the days, and count this rank's share of the visitors."""
+        """Read this rank's share of the days, and count this rank's share of the
+        visitors.
+        """
         import random
         import zlib
 
@@ -47,7 +59,9 @@ def count_visitors_gang() -> None:
         visits = 0
         for day in days[gang.rank :: gang.world_size]:
             for visitor in read(day):
-                visitors_by_rank[zlib.crc32(visitor.encode()) % gang.world_size].add(visitor)
+                visitors_by_rank[zlib.crc32(visitor.encode()) % gang.world_size].add(
+                    visitor
+                )
                 visits += 1
         print(f"{gang.host} has read {visits} visits of {site}")
         mine = set().union(*exchange(gang, [sorted(part) for part in visitors_by_rank]))
@@ -55,7 +69,9 @@ def count_visitors_gang() -> None:
 
     @task
     def report(sites: list[list[dict]]) -> list[int]:
-        """Return the number of visitors of each site. No two ranks count the same visitor."""
+        """Return the number of visitors of each site. No two ranks count the same
+        visitor.
+        """
         totals = [sum(rank["visitors"] for rank in ranks) for ranks in sites]
         for ranks, total in zip(sites, totals, strict=True):
             print(f"{total} visitors in {sum(rank['visits'] for rank in ranks)} visits")

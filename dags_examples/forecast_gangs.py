@@ -1,8 +1,9 @@
 """Submit a gang in one DAG, and wait for it in another one.
 
-`submit_forecast_gang` ends as soon as the gang is submitted: the gang runs on without a task. `read_forecast_gang`
-finds the gang by a label, whoever has submitted it, waits for its end without a worker, and deletes it after its
-results were read. The image needs only Python.
+`submit_forecast_gang` ends as soon as the gang is submitted: the gang runs on without a
+task. `read_forecast_gang` finds the gang by a label, whoever has submitted it, waits
+for its end without a worker, and deletes it after its results were read. The image
+needs only Python.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ FORECAST = """
 import json, os, random
 
 rank = int(os.environ["RANK"])
-walks = [sum(random.Random(f"{rank} {i}").choice((-1, 1)) for _ in range(100)) for i in range(50)]
+draws = [random.Random(f"{rank} {i}") for i in range(50)]
+walks = [sum(draw.choice((-1, 1)) for _ in range(100)) for draw in draws]
 with open(os.environ["GANG_RESULT_PATH"], "w") as result:
     json.dump({"rank": rank, "mean": sum(walks) / len(walks)}, result)
 """
@@ -38,7 +40,7 @@ def submit_forecast_gang() -> None:
         workers=3,
         resources={"cpu": "250m", "memory": "64Mi"},
         labels={"forecast": "{{ params.day }}"},
-        # The API server ends the gang after the sum of both, because no task waits for it.
+        # No task waits, so the API server ends the gang after the sum of both.
         assemble_timeout=timedelta(minutes=30),
         run_timeout=timedelta(minutes=10),
     )
@@ -48,7 +50,7 @@ def submit_forecast_gang() -> None:
 def read_forecast_gang() -> None:
     @task
     def mean(gangs: list[dict]) -> float:
-        """Return the mean of the forecasts of all ranks, which the ledgers of the gangs contain."""
+        """Return the mean of all forecasts, which the ledgers of the gangs contain."""
         import json
 
         from airflow_provider_gangjobs.gang.identity import GangRef
@@ -56,12 +58,20 @@ def read_forecast_gang() -> None:
 
         hook = GangJobHook()
         refs = [GangRef(gang["namespace"], gang["name"], gang["uid"]) for gang in gangs]
-        means = [json.loads(outcome.message)["mean"] for ref in refs for outcome in hook.outcomes(ref)]
+        means = [
+            json.loads(outcome.message)["mean"]
+            for ref in refs
+            for outcome in hook.outcomes(ref)
+        ]
         print(f"{len(means)} ranks forecast a mean of {sum(means) / len(means):.2f}")
         return sum(means) / len(means)
 
-    wait = GangJobSensor(task_id="wait", selector="forecast={{ params.day }}", timeout=timedelta(hours=1))
-    delete = GangJobDeleteOperator(task_id="delete", gangs=wait.output, ignore_missing=True)
+    wait = GangJobSensor(
+        task_id="wait", selector="forecast={{ params.day }}", timeout=timedelta(hours=1)
+    )
+    delete = GangJobDeleteOperator(
+        task_id="delete", gangs=wait.output, ignore_missing=True
+    )
     mean(wait.output) >> delete.as_teardown()
 
 

@@ -1,8 +1,10 @@
-"""Count the requests of an hour in shards, and reduce the counts of the shards to one report.
+"""Count the requests of an hour in shards, and reduce the counts of the shards to one
+report.
 
-Each rank reads its share of the files alone, so the ranks need no addresses of each other (`launch="shards"`). The gang
-still runs as a whole: either all shards are counted, or the task fails with the shard that is missing. An hour without
-files skips the report (`skip_on_exit_code`). The image needs only Python.
+Each rank reads its share of the files alone, so the ranks need no addresses of each
+other (`launch="shards"`). The gang still runs as a whole: either all shards are
+counted, or the task fails with the shard that is missing. An hour without files skips
+the report (`skip_on_exit_code`). The image needs only Python.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ if files == 0:
     sys.exit(99)
 statuses = collections.Counter()
 for number in range(files)[index::count]:
-    draw = random.Random(f"{hour} {number}")  # a real program reads the file of this number from storage
-    statuses.update(draw.choice(("200", "200", "200", "404", "500")) for _ in range(100))
+    # A real program reads the file of this number from storage.
+    draw = random.Random(f"{hour} {number}")
+    answers = ("200", "200", "200", "404", "500")
+    statuses.update(draw.choice(answers) for _ in range(100))
 print(f"shard {index} of {count} has counted {sum(statuses.values())} requests")
 with open(os.environ["GANG_RESULT_PATH"], "w") as result:
     json.dump(statuses, result)
@@ -54,7 +58,12 @@ def hourly_shards_gang() -> None:
         task_id="count",
         launch="shards",
         image="{{ params.image }}",
-        command=["python", "/gang/files/count.py", "{{ params.hour }}", "{{ params.files }}"],
+        command=[
+            "python",
+            "/gang/files/count.py",
+            "{{ params.hour }}",
+            "{{ params.files }}",
+        ],
         files={"count.py": COUNT},
         workers=4,
         resources={"cpu": "100m", "memory": "64Mi"},

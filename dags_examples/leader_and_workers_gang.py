@@ -1,7 +1,9 @@
-"""Estimate pi with a leader that hands out work and workers that do it: a gang whose pods are not all alike.
+"""Estimate pi with a leader that hands out work and workers that do it: a gang whose
+pods are not all alike.
 
-The leader listens at its address, and each worker asks the leader for parts until none is left. Neither the leader nor
-a worker can work alone, so all pods start together. The image needs only Python.
+The leader listens at its address, and each worker asks the leader for parts until none
+is left. Neither the leader nor a worker can work alone, so all pods start together. The
+image needs only Python.
 """
 
 from __future__ import annotations
@@ -15,15 +17,25 @@ from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 WORKERS = 3
 
 
-@dag(schedule=None, catchup=False, tags=["gangjobs"], params={"image": "python:3.12-slim", "parts": 12}, doc_md=__doc__)
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["gangjobs"],
+    params={"image": "python:3.12-slim", "parts": 12},
+    doc_md=__doc__,
+)
 def leader_and_workers_gang() -> None:
     @task
     def report(results: dict[str, list]) -> float:
         """Return the estimate of the leader."""
         leader, parts_of_workers = results["leader"][0], results["worker"]
-        print(f"pi is about {leader['pi']:.3f}, by workers with {parts_of_workers} parts")
+        print(
+            f"pi is about {leader['pi']:.3f}, by workers with {parts_of_workers} parts"
+        )
         if sum(parts_of_workers) != leader["parts"]:
-            raise ValueError(f"the workers have done {parts_of_workers} of {leader['parts']} parts")
+            raise ValueError(
+                f"the workers have done {parts_of_workers} of {leader['parts']} parts"
+            )
         return float(leader["pi"])
 
     estimate = GangJobOperator(
@@ -31,7 +43,12 @@ def leader_and_workers_gang() -> None:
         roles={
             "leader": {
                 "image": "{{ params.image }}",
-                "command": ["python", "/gang/files/estimate_pi.py", "lead", "{{ params.parts }}"],
+                "command": [
+                    "python",
+                    "/gang/files/estimate_pi.py",
+                    "lead",
+                    "{{ params.parts }}",
+                ],
                 "resources": {"cpu": "100m", "memory": "64Mi"},
             },
             "worker": {

@@ -1,8 +1,10 @@
-"""Start a server gang in a setup task, use it from a group of mapped gangs, and delete it in a teardown task.
+"""Start a server gang in a setup task, use it from a group of mapped gangs, and delete
+it in a teardown task.
 
-`serve` ends as soon as the server runs (`wait_until="running"`), and the gang runs on. The gangs of the group `read`
-ask the server for their parts. The teardown deletes the server, also if a gang of the group has failed. `check` is
-mapped over the results of the gangs. The image needs only Python.
+`serve` ends as soon as the server runs (`wait_until="running"`), and the gang runs on.
+The gangs of the group `read` ask the server for their parts. The teardown deletes the
+server, also if a gang of the group has failed. `check` is mapped over the results of
+the gangs. The image needs only Python.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ import json, os, sys, time, urllib.error, urllib.request
 server, part = sys.argv[1:]
 for attempt in range(100):
     try:
-        with urllib.request.urlopen(f"http://{server}:8080/{part}-{os.environ['RANK']}") as answer:
+        address = f"http://{server}:8080/{part}-{os.environ['RANK']}"
+        with urllib.request.urlopen(address) as answer:
             text = answer.read().decode()
         break
     except urllib.error.URLError as error:  # the server runs, but may not listen yet
@@ -45,7 +48,13 @@ with open(os.environ["GANG_RESULT_PATH"], "w") as result:
 """
 
 
-@dag(schedule=None, catchup=False, tags=["gangjobs"], params={"image": "python:3.12-slim"}, doc_md=__doc__)
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["gangjobs"],
+    params={"image": "python:3.12-slim"},
+    doc_md=__doc__,
+)
 def shared_server_gangs() -> None:
     @task
     def commands(gang: dict) -> list[list[str]]:
@@ -54,7 +63,10 @@ def shared_server_gangs() -> None:
         The address of rank 0 of a gang is `<name of the Job>-0.<name of the Job>`.
         """
         server = f"{gang['name']}-0.{gang['name']}"
-        return [["python", "/gang/files/read.py", server, part] for part in ("alpha", "beta")]
+        return [
+            ["python", "/gang/files/read.py", server, part]
+            for part in ("alpha", "beta")
+        ]
 
     @task
     def check(texts: list[str]) -> str:
@@ -69,11 +81,14 @@ def shared_server_gangs() -> None:
         files={"serve.py": SERVE},
         rendezvous=True,
         resources={"cpu": "100m", "memory": "64Mi"},
-        # The API server ends the gang after the sum of both, even if the teardown never runs.
+        # The API server ends the gang after the sum of both, even if the teardown never
+        # runs.
         assemble_timeout=timedelta(minutes=30),
         run_timeout=timedelta(hours=1),
     ).as_setup()
-    stop = GangJobDeleteOperator(task_id="stop", gangs=serve.output, ignore_missing=True)
+    stop = GangJobDeleteOperator(
+        task_id="stop", gangs=serve.output, ignore_missing=True
+    )
     with TaskGroup("read") as read:
         parts = GangJobOperator.partial(
             task_id="parts",

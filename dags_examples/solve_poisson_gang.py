@@ -1,7 +1,9 @@
-"""Solve the Poisson equation with MPI: `mpirun` starts six processes on a gang of three ranks (`launch="mpi"`).
+"""Solve the Poisson equation with MPI: `mpirun` starts six processes on a gang of three
+ranks (`launch="mpi"`).
 
-Each process computes some rows of a grid and exchanges edge values with its neighbours in every iteration. The image
-needs Open MPI, sshd and mpi4py. The Secret `mpi-ssh` has the key by which the ranks reach each other (docs/mpi.md).
+Each process computes some rows of a grid and exchanges edge values with its neighbours
+in every iteration. The image needs Open MPI, sshd and mpi4py. The Secret `mpi-ssh` has
+the key by which the ranks reach each other (docs/mpi.md).
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ def solve_poisson_gang() -> None:
         task_id="solve",
         launch="mpi",
         image="{{ params.image }}",
-        command=["mpirun", "{{ params.python }}", "/gang/files/poisson.py", "{{ params.points }}"],
+        command=[
+            "mpirun",
+            "{{ params.python }}",
+            "/gang/files/poisson.py",
+            "{{ params.points }}",
+        ],
         files={"poisson.py": "include/poisson.py"},
         workers=3,
         slots_per_worker=2,

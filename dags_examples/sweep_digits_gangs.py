@@ -1,8 +1,10 @@
-"""Sweep a parameter over mapped gangs: each gang cross-validates one value, and each rank scores one fold.
+"""Sweep a parameter over mapped gangs: each gang cross-validates one value, and each
+rank scores one fold.
 
-The data are the handwritten digits of scikit-learn, which the image needs. Every gang publishes its scores as an asset
-event, with the results of its ranks as extra, and `choose_digits_gangs` runs when scores are published. `describe` is
-mapped over the results of the gangs, one task for each of them.
+The data are the handwritten digits of scikit-learn, which the image needs. Every gang
+publishes its scores as an asset event, with the results of its ranks as extra, and
+`choose_digits_gangs` runs when scores are published. `describe` is mapped over the
+results of the gangs, one task for each of them.
 """
 
 from __future__ import annotations
@@ -41,15 +43,21 @@ def sweep_digits_gangs() -> None:
         run_timeout=timedelta(minutes=20),
     )
     def score(strength: float, *, gang: Gang) -> dict:
-        """Return the accuracy on this rank's fold of a model that was fitted on the other folds."""
+        """Return the accuracy on this rank's fold of a model that was fitted on the
+        other folds.
+        """
         from sklearn.datasets import load_digits
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold
 
         pixels, labels = load_digits(return_X_y=True)
-        folds = StratifiedKFold(gang.world_size, shuffle=True, random_state=0).split(pixels, labels)
+        folds = StratifiedKFold(gang.world_size, shuffle=True, random_state=0).split(
+            pixels, labels
+        )
         learn, test = list(folds)[gang.rank]
-        model = LogisticRegression(C=strength, max_iter=200).fit(pixels[learn] / 16, labels[learn])
+        model = LogisticRegression(C=strength, max_iter=200).fit(
+            pixels[learn] / 16, labels[learn]
+        )
         accuracy = float(model.score(pixels[test] / 16, labels[test]))
         print(f"strength {strength:g}, fold {gang.rank}: {accuracy:.4f}")
         return {"strength": strength, "fold": gang.rank, "accuracy": accuracy}
@@ -58,7 +66,8 @@ def sweep_digits_gangs() -> None:
     def describe(folds: list[dict]) -> str:
         """Return one line about one gang."""
         accuracies = [fold["accuracy"] for fold in folds]
-        return f"strength {folds[0]['strength']:g}: {min(accuracies):.3f} to {max(accuracies):.3f}"
+        strength, low, high = folds[0]["strength"], min(accuracies), max(accuracies)
+        return f"strength {strength:g}: {low:.3f} to {high:.3f}"
 
     describe.expand(folds=score.expand(strength=STRENGTHS))
 
@@ -68,8 +77,13 @@ def choose_digits_gangs() -> None:
     @task(inlets=[SCORES])
     def choose(*, inlet_events) -> float:
         """Return the best value of the latest sweep."""
-        sweep = [event.extra["folds"] for event in inlet_events[SCORES][-len(STRENGTHS) :]]
-        means = {folds[0]["strength"]: sum(fold["accuracy"] for fold in folds) / len(folds) for folds in sweep}
+        sweep = [
+            event.extra["folds"] for event in inlet_events[SCORES][-len(STRENGTHS) :]
+        ]
+        means = {
+            folds[0]["strength"]: sum(fold["accuracy"] for fold in folds) / len(folds)
+            for folds in sweep
+        }
         print(f"mean accuracies: {means}")
         return max(means, key=means.__getitem__)
 

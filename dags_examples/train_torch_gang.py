@@ -1,6 +1,8 @@
-"""Train a network with PyTorch on a gang of two ranks: `launch="torchrun"` starts the processes of each rank.
+"""Train a network with PyTorch on a gang of two ranks: `launch="torchrun"` starts the
+processes of each rank.
 
-The image needs PyTorch. With GPUs, add them to `resources`: each rank then runs one process for each of its GPUs.
+The image needs PyTorch. With GPUs, add them to `resources`: each rank then runs one
+process for each of its GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ def train_torch_gang() -> None:
     def check(fit: dict) -> float:
         """Return the last loss."""
         loss = fit["losses"][-1]
-        print(f"{fit['processes']} processes with PyTorch {fit['torch']}: loss {loss:.6f} on {fit['points']} points")
+        print(
+            f"{fit['processes']} processes with PyTorch {fit['torch']}: "
+            f"loss {loss:.6f} on {fit['points']} points"
+        )
         if loss > 0.05:
             raise ValueError(f"the network does not fit the curve: {fit}")
         return loss
@@ -37,7 +42,8 @@ def train_torch_gang() -> None:
         command=["/gang/files/train_torch.py", "--steps", "{{ params.steps }}"],
         files={"train_torch.py": "include/train_torch.py"},
         workers=2,
-        # torchrun listens on all addresses, and all gangs of a sandbox have one network: each needs a port of its own.
+        # torchrun listens on all addresses, and all gangs of a sandbox have one
+        # network: each needs a port of its own.
         rendezvous=Rendezvous(port=29400),
         resources={"cpu": "500m", "memory": "2Gi"},
         assemble_timeout=timedelta(minutes=30),

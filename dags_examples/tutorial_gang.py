@@ -1,6 +1,8 @@
-"""Estimate pi on a gang of four ranks, and combine what the ranks have found. The DAG of the tutorial.
+"""Estimate pi on a gang of four ranks, and combine what the ranks have found. The DAG
+of the tutorial.
 
-The rank that the parameter `broken_rank` names fails. With a large `cpu`, the gang does not fit on the nodes.
+The rank that the parameter `broken_rank` names fails. With a large `cpu`, the gang does
+not fit on the nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from airflow.sdk import dag, task
 from airflow_provider_gangjobs.decorators.gang_job import Gang
 
 
-@dag(schedule=None, catchup=False, tags=["gangjobs"], params={"cpu": "100m", "broken_rank": -1}, doc_md=__doc__)
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["gangjobs"],
+    params={"cpu": "100m", "broken_rank": -1},
+    doc_md=__doc__,
+)
 def tutorial_gang() -> None:
     @task.gang_job(
         image="python:3.12-slim",
@@ -23,7 +31,9 @@ def tutorial_gang() -> None:
         run_timeout=timedelta(minutes=10),
     )
     def throw_darts(darts: int, broken_rank: str, *, gang: Gang) -> int:
-        """Throw darts at a square, and return how many hit the quarter of a circle in it."""
+        """Throw darts at a square, and return how many hit the quarter of a circle in
+        it.
+        """
         import random
 
         draw = random.Random(gang.rank)

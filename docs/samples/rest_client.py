@@ -1,17 +1,28 @@
-"""Submits a gang by the REST interface of Airflow, waits for its end, and deletes the submission."""
+"""Submits a gang by the REST interface of Airflow, waits for it, and deletes it."""
 
 import json
 import os
 import time
 import urllib.request
 
-ADDRESS = f"{os.environ['AIRFLOW_URL']}/gangjobs/api/v1/connections/gpu/namespaces/batch/submissions/nightly"
-HEADERS = {"Authorization": f"Bearer {os.environ['GANGJOBS_TOKEN']}", "Content-Type": "application/json"}
-SPEC = {"image": "trainer:1", "command": ["sh", "/gang/files/run"], "workers": 2, "files": {"run": "true"}}
+PLACE = "connections/gpu/namespaces/batch"
+ADDRESS = f"{os.environ['AIRFLOW_URL']}/gangjobs/api/v1/{PLACE}/submissions/nightly"
+HEADERS = {
+    "Authorization": f"Bearer {os.environ['GANGJOBS_TOKEN']}",
+    "Content-Type": "application/json",
+}
+SPEC = {
+    "image": "trainer:1",
+    "command": ["sh", "/gang/files/run"],
+    "workers": 2,
+    "files": {"run": "true"},
+}
 
 
 def call(method, spec=None):
-    request = urllib.request.Request(ADDRESS, spec and json.dumps(spec).encode(), HEADERS, method=method)
+    request = urllib.request.Request(
+        ADDRESS, spec and json.dumps(spec).encode(), HEADERS, method=method
+    )
     with urllib.request.urlopen(request) as reply:
         return json.loads(reply.read() or "null")
 
