@@ -16,7 +16,14 @@ release = version = __version__
 copyright = "the authors of airflow-provider-gangjobs"  # noqa: A001 - the name that Sphinx reads
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
-extensions = ["parameter_list", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "parameter_list",
+    "option_list",
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
 root_doc = "index"
 nitpicky = False
 default_role = "code"

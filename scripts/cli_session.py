@@ -10,6 +10,7 @@ import asyncio
 import io
 import re
 import shlex
+import textwrap
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,6 +52,8 @@ GANGS: Final = {
     ("report", "send"): (2, "100m", "true", Phase.SUCCEEDED),
 }
 """By DAG and task: the number of ranks, the CPU of each, their script, and the phase that the gang reaches."""
+WIDTH: Final = 88
+CONTINUED: Final = " " * 6
 WAIT_S: Final = 120
 _TIMES: Final = re.compile(r"\b(?:\d+[dhms]){1,2}\b|\d{4}-\d\d-\d\d \d\d:\d\d")
 
@@ -63,9 +66,16 @@ def session(sandbox: SandboxThread) -> str:
     return "\n".join("\n".join(_call(command, kubeconfig)) for command in COMMANDS)
 
 
+def wrapped(text: str) -> str:
+    """Return a session in the width of the page. What continues a line is indented."""
+    wrap = textwrap.TextWrapper(WIDTH, subsequent_indent=CONTINUED, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(part for line in text.splitlines() for part in wrap.wrap(line) or [""])
+
+
 def without_times(text: str) -> str:
-    """Return a session without what differs from one run to the next: times, and the widths of columns."""
-    return re.sub(r" +", " ", _TIMES.sub("TIME", text))
+    """Return a session without what differs from one run to the next: times, and the widths of columns and lines."""
+    whole = text.replace(f"\n{CONTINUED}", " ")
+    return re.sub(r" +", " ", _TIMES.sub("TIME", whole))
 
 
 def _submit(dag_id: str, task_id: str, ranks: int, cpu: str, script: str) -> tuple[GangSpec, TaskKey]:
@@ -107,7 +117,7 @@ def _call(command: str, options: list[str]) -> Iterator[str]:
 def record() -> None:
     """Run the session on a sandbox of its own, and write it into the documentation."""
     with running(SandboxConfig(nodes=2)) as sandbox:
-        RECORDED.write_text(f"{session(sandbox)}\n")
+        RECORDED.write_text(f"{wrapped(session(sandbox))}\n")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[1]
 PROVIDER = REPOSITORY
 SANDBOX = REPOSITORY / "gangjobs_sandbox"
+OWN = {"airflow-provider-gangjobs", "gangjobs-sandbox"}
 
 
 def built_wheel(project: Path, folder: Path) -> Path:
@@ -52,10 +53,27 @@ def environment_with(wheel: Path, folder: Path) -> Path:
     uv = shutil.which("uv") or str(REPOSITORY / ".tools" / "bin" / "uv")
     install = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(programs / "python")]
     subprocess.run([*install, str(wheel)], check=True)
-    (packages,) = (folder / "lib").glob("python*/site-packages")
-    for distribution in _required(requirements_of(wheel).values()):
-        _link_files(distribution, packages)
+    link_requirements([wheel], folder)
     return programs
+
+
+def link_requirements(wheels: Iterable[Path], folder: Path) -> None:
+    """Link what the wheels require, but these distributions themselves, from the environment of the tests.
+
+    The programs of Python distributions, such as `airflow`, are made anew.
+
+    :param folder: A virtual environment.
+    """
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    requirements = [each for wheel in wheels for each in requirements_of(wheel).values() if each.name not in OWN]
+    for distribution in _required(requirements):
+        _link_files(distribution, packages)
+        for entry in distribution.entry_points.select(group="console_scripts"):
+            program = folder / "bin" / entry.name
+            if not program.exists():
+                text = f"#!{folder / 'bin' / 'python'}\nimport sys\nfrom {entry.module} import {entry.attr}\n"
+                program.write_text(f"{text}sys.exit({entry.attr}())\n")
+                program.chmod(0o755)
 
 
 def _required(requirements: Iterable[Requirement]) -> Iterator[metadata.Distribution]:

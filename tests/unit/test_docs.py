@@ -9,7 +9,7 @@ import runpy
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import BaseOperator, BaseSensorOperator
@@ -28,6 +28,9 @@ from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
 from gangjobs_sandbox.cluster import SandboxConfig
 from tests.guarantees.checkers import Guarantee
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
@@ -35,7 +38,12 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 PARAMETERS = re.compile(r"```\{parameters\} ([\w.]+)\.(\w+)\n(?::section: (.*?)\n)?(.*?)```", re.DOTALL)
 """The lists of parameters that `docs/_extensions/parameter_list.py` makes from docstrings."""
-WORDS_MAX = 40_000
+WORDS_MAX = 38_000
+COLUMNS_MAX = 88
+"""What a page of the site shows without a bar to scroll, 1400 pixels wide."""
+MENU_MAX = 20
+ALL_PAGES = [*PAGES, ROOT / "gangjobs_sandbox" / "README.md"]
+BLOCK = re.compile(r"^(?P<in> *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^(?P=in)```$", flags=re.DOTALL | re.MULTILINE)
 
 
 def listed_parameters(page: Path) -> list[tuple[str, str]]:
@@ -57,8 +65,43 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_documentation_is_short_enough_to_be_read() -> None:
-    pages = [*PAGES, ROOT / "gangjobs_sandbox" / "README.md"]
-    assert sum(len(page.read_text().split()) for page in pages) <= WORDS_MAX
+    assert sum(len(page.read_text().split()) for page in ALL_PAGES) <= WORDS_MAX
+
+
+def code_of(page: Path) -> Iterator[str]:
+    """The blocks of code of a page, also those that are files."""
+    for block in BLOCK.finditer(page.read_text()):
+        directive, _, name = block["kind"].strip().partition(" ")
+        if directive == "{literalinclude}":
+            yield (page.parent / name).read_text()
+        elif not directive.startswith("{"):
+            yield block["text"]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_code_scrolls(page: Path) -> None:
+    assert [line for code in code_of(page) for line in code.splitlines() if len(line) > COLUMNS_MAX] == []
+
+
+def test_code_is_found() -> None:
+    assert sum(1 for page in ALL_PAGES for _ in code_of(page)) > 60
+
+
+def entries_of_the_menu(page: Path) -> list[str]:
+    trees = (block["text"] for block in BLOCK.finditer(page.read_text()) if block["kind"] == "{toctree}")
+    return [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+
+
+def test_menu_is_short() -> None:
+    assert 10 < len(entries_of_the_menu(ROOT / "docs" / "index.md")) <= MENU_MAX
+
+
+def test_every_page_is_below_the_menu_once() -> None:
+    pages = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page.name != "index.md"]
+    below = [ROOT / "docs" / f"{name}.md" for page in ROOT.glob("docs/*.md") for name in entries_of_the_menu(page)]
+    assert sorted(page for page in below if page.name != "index.md") == sorted(
+        page for page in pages if page.parent.name != "api"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -166,7 +209,7 @@ def test_first_example_of_the_migration_is_read_by_both_providers() -> None:
     old, new = (eval(program.partition("\n")[2].strip(), dict(names)) for program in (before, after))
 
     assert (old.image, old.cmds, old.parallelism) == (new.image, new.command, new.workers)
-    assert old.container_resources.requests == new.rank_resources["requests"]
+    assert old.container_resources.requests == old.container_resources.limits == new.rank_resources
 
 
 def columns_of_the_migration_table() -> tuple[set[str], set[str]]:

@@ -1,6 +1,6 @@
-"""The page of the documentation that shows one DAG file on each cluster: what the tasks return, and what they log.
+"""The file of the documentation that shows one DAG file on each cluster: what the tasks return, and what they log.
 
-`GANGJOBS_WRITE_DOCS=1` makes the test of the page write it. What differs from run to run is left out or replaced:
+`GANGJOBS_WRITE_DOCS=1` makes the test write it. What differs from run to run is left out or replaced:
 times, the digest in the name of a gang, the name of the namespace, and lines that depend on how fast the log is read.
 The lines are in the order of the log, with one exception: the end of a short gang may be logged before lines that its
 rank 0 has printed.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).resolve().parent
 DAGS: Final = HERE / "dags"
-PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "one-dag.md"
+PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "samples" / "one-dag.txt"
 DAG_ID: Final = "sum_of_squares"
 TASKS: Final = ("fits", "total", "never_fits")
 
@@ -69,18 +69,18 @@ def _normalized(text: str, cluster: TeamCluster) -> str:
 
 
 def section(name: str, cluster: TeamCluster, text: str) -> str:
-    """The section of the page about one cluster."""
+    """The section of the file about one cluster."""
     extras = ", ".join(f"`{key}` is `{value}`" for key, value in cluster.extras.items())
-    return f"## {CLUSTERS[name]}\n\nExtras of the connection: {extras or 'none of these'}.\n\n```text\n{text}\n```\n"
+    return f"== {CLUSTERS[name]}\n\nExtras of the connection: {extras or 'none of these'}\n\n{text}\n"
 
 
 def documented(name: str) -> str | None:
-    """The section of the page about this cluster; `None` if the page has none."""
-    found = re.search(rf"^## {re.escape(CLUSTERS[name])}\n.*?^```\n", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """The section of the file about this cluster; `None` if the file has none."""
+    found = re.search(rf"^== {re.escape(CLUSTERS[name])}\n.*?(?=\n== |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return found[0] if found else None
 
 
 def write(name: str, text: str) -> None:
-    """Replace the section about this cluster, or add it at the end of the page."""
+    """Replace the section about this cluster, or add it at the end of the file."""
     page, old = PAGE.read_text(), documented(name)
     PAGE.write_text(page.replace(old, text) if old else f"{page.rstrip()}\n\n{text}")
