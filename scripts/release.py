@@ -2,10 +2,11 @@
 
     make release VERSION=0.1.0
 
-1. The version, the tag of this commit, and the top entry of CHANGELOG.md are the same.
+1. The version and the top entry of CHANGELOG.md are the same, and so is the tag, if there is one, of this commit.
 2. The sdists and the wheels of both distributions are built into dist/. Each wheel is built from its unpacked sdist.
 3. The wheels are installed into new environments: the provider beside Airflow, and the sandbox alone.
-4. The quick tests run from the unpacked sdist of the provider.
+4. The first commands of the README run in a new environment, which gets both distributions from dist/.
+5. The quick tests run from the unpacked sdist of the provider.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main(version: str) -> None:
             sources = build(Path(folder))
             try_provider(Path(folder))
             try_sandbox(Path(folder))
+            try_first_commands(Path(folder))
             run_tests(Path(folder), sources)
     except ReleaseError as error:
         sys.exit(f"release: {error}")
@@ -46,13 +48,15 @@ def main(version: str) -> None:
         sys.exit(f"release: failed with exit code {error.returncode}: {' '.join(map(str, error.cmd))}")
     files = "\n".join(f"  {path.relative_to(PROJECT)}" for path in sorted(DIST.iterdir()))
     print(f"{version} can be uploaded:\n{files}")
+    if not git(PROJECT, "tag", "--list", f"v{version}"):
+        print(f"Before that: git tag v{version}")
 
 
 # -- the version -----------------------------------------------------------------------------------------------------
 
 
 def check(project: Path, version: str) -> None:
-    """Check that all places name this version, and that the commit is the tagged one, without changes.
+    """Check that all places name this version, and that nothing has changed since the commit, which has any tag of it.
 
     Raises:
         ReleaseError: one of them does not.
@@ -67,8 +71,8 @@ def check(project: Path, version: str) -> None:
     if changed := git(project, "status", "--porcelain"):
         raise ReleaseError(f"there are changes that are not committed:\n{changed}")
     tag = f"v{version}"
-    if tag not in git(project, "tag", "--points-at", "HEAD").split():
-        raise ReleaseError(f"this commit has no tag {tag}: git tag {tag}")
+    if tag in git(project, "tag").split() and tag not in git(project, "tag", "--points-at", "HEAD").split():
+        raise ReleaseError(f"the tag {tag} is on another commit: git checkout {tag}")
 
 
 def git(project: Path, *arguments: str) -> str:
@@ -128,6 +132,43 @@ def try_sandbox(folder: Path) -> None:
     own = python.with_name("gangjobs-sandbox")
     command = [own] if own.exists() else [python.with_name("gangjobs"), "sandbox"]
     run(*command, "run", "--", "true", quiet=True)
+
+
+def first_commands(readme: str) -> tuple[str, str, str]:
+    """Return what the README begins with: the name of a file, its text, and the commands that run it."""
+    section = readme.split("## Get started")[1].split("\n## ")[0]
+    (name,) = re.findall(r"Save this as `(\w+\.py)`", section)
+    (text,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
+    return name, text, commands
+
+
+def try_first_commands(folder: Path) -> None:
+    """Run the first commands of the README as they stand, in an empty folder with a new virtual environment."""
+    say("run the first commands of the README")
+    name, text, commands = first_commands((PROJECT / "README.md").read_text())
+    place = folder / "first"
+    place.mkdir()
+    (place / name).write_text(text)
+    run(sys.executable, "-m", "venv", place / "env")
+    variables = os.environ | {
+        "PATH": os.pathsep.join((str(place / "env" / "bin"), os.environ["PATH"])),
+        "HOME": str(place),
+        "AIRFLOW_HOME": str(place / "airflow"),
+        "PIP_FIND_LINKS": str(DIST),
+        "PIP_CONSTRAINT": str(constraints(folder)),
+        "PIP_QUIET": "1",
+    }
+    done = subprocess.run(
+        ["bash", "-euc", commands],
+        cwd=place,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode or "succeeded: 4 ranks succeeded" not in done.stdout:
+        raise ReleaseError(f"the first commands of the README have failed:\n{done.stdout}")
 
 
 def run_tests(folder: Path, sources: dict[str, Path]) -> None:

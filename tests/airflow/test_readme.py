@@ -7,7 +7,6 @@ the tests, and pip finds the two wheels in a folder.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import venv
 from pathlib import Path
@@ -15,17 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scripts.release import first_commands
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 from tests.wheels import PROVIDER, SANDBOX, built_wheel, link_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SECTION = README.split("## Get started")[1].split("\n## ")[0]
-(FILE,) = re.findall(r"Save this as `(\w+\.py)`", SECTION)
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", SECTION, flags=re.DOTALL)
-(COMMANDS,) = re.findall(r"```sh\n(.*?)```", SECTION, flags=re.DOTALL)
+FILE, EXAMPLE, COMMANDS = first_commands((Path(__file__).parents[2] / "README.md").read_text())
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 

@@ -56,10 +56,15 @@ def test_other_top_entry_of_the_changelog_is_refused(project: Path, heading: str
         check(project, "1.2.3")
 
 
-def test_commit_without_the_tag_is_refused(project: Path) -> None:
+def test_other_commit_than_the_tagged_one_is_refused(project: Path) -> None:
     git(project, "commit", "--quiet", "--allow-empty", "--message", "One more")
-    with pytest.raises(ReleaseError, match=r"this commit has no tag v1\.2\.3"):
+    with pytest.raises(ReleaseError, match=r"the tag v1\.2\.3 is on another commit"):
         check(project, "1.2.3")
+
+
+def test_release_can_be_tried_before_its_tag(project: Path) -> None:
+    git(project, "tag", "--delete", "v1.2.3")
+    check(project, "1.2.3")
 
 
 def test_changes_that_are_not_committed_are_refused(project: Path) -> None:
