@@ -6,7 +6,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
-with DAG("fit_one_pod", schedule=None) as dag:
+with DAG("fit_one_pod", schedule=None):
     GangJobOperator(
         task_id="fit",
         image="registry.example/trainer:2",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
+import ast
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,12 @@ FIRST_IS_ENDLESS = f'[ "$GANG_ATTEMPT" != 0 ] || sleep 600; {WRITE}'
 
 
 def parameters_of_the_page() -> dict[str, Any]:
-    """The parameters of the page's task that a sandbox can fulfil."""
-    operator = runpy.run_path(str(SAMPLE))["dag"].get_task("fit")
-    names = ("workers", "queue_timeout", "assemble_timeout", "run_timeout", "max_disruptions", "results", "gang")
-    return {name: getattr(operator, name) for name in names}
+    """The parameters of the page's task, but for what only a real cluster has: its image, program, and GPU."""
+    calls = (node for node in ast.walk(ast.parse(SAMPLE.read_text())) if isinstance(node, ast.Call))
+    (call,) = (call for call in calls if ast.unparse(call.func) == "GangJobOperator")
+    given = {str(each.arg): eval(ast.unparse(each.value), {"timedelta": timedelta}) for each in call.keywords}
+    del given["task_id"], given["image"], given["command"], given["resources"]
+    return {"workers": 1, **given}
 
 
 def pods_of(attempt: int, train: Task) -> list[str]:
