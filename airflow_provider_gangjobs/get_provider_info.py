@@ -76,6 +76,20 @@ _TASK_LABELS: dict[str, Any] = {
 }
 
 
+_LINKS: dict[str, Any] = {
+    "description": (
+        "Links of gangs and ranks to other systems, each as `name: https://...` in a line of its own. The page, the "
+        "tab, errors and `gangjobs why` show them. Names in braces are replaced: namespace, job, uid, dag_id, task_id, "
+        "run_id, map_index, attempt, submission_id, start and end (Unix times in milliseconds); in links of each rank "
+        "also pod, rank, role and node. The extra `links` of a connection adds links.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "Logs: https://logs.example.com/search?namespace={{namespace}}&pod={{pod}}&from={{start}}&to={{end}}",
+    "default": None,
+}
+
+
 _PAGE_CONNECTIONS: dict[str, Any] = {
     "description": (
         "The connections whose gangs the page Gangs shows, separated by commas. After a slash follows a namespace, or "
@@ -153,6 +167,7 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "end_from_trigger": _END_FROM_TRIGGER,
                     "installation_id": _INSTALLATION_ID,
+                    "links": _LINKS,
                     "page_connections": _PAGE_CONNECTIONS,
                     "rest_connections": _REST_CONNECTIONS,
                     "rest_write_connections": _REST_WRITE_CONNECTIONS,

@@ -18,9 +18,17 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from airflow_provider_gangjobs.gang.identity import digest_of, slug_of
+from airflow_provider_gangjobs.kube.links import LinkTemplate, parse_links
 from airflow_provider_gangjobs.kube.names import problem_with_label_value
 
-__all__ = ["conf", "ends_from_trigger", "has_task_labels", "installation_id", "starts_from_trigger"]
+__all__ = [
+    "conf",
+    "configured_links",
+    "ends_from_trigger",
+    "has_task_labels",
+    "installation_id",
+    "starts_from_trigger",
+]
 
 
 try:
@@ -91,6 +99,15 @@ def starts_from_trigger() -> bool:
 def ends_from_trigger() -> bool:
     """Return whether tasks that do not say it end in the triggerer if they can. The default is false."""
     return bool(conf.getboolean(SECTION, "end_from_trigger", fallback=False))
+
+
+def configured_links() -> tuple[LinkTemplate, ...]:
+    """Return the links of the gangs of all connections.
+
+    Raises:
+        ValueError: `[gangjobs] links` cannot be read.
+    """
+    return parse_links(str(conf.get(SECTION, "links", fallback="") or ""))
 
 
 def id_of_url(url: str) -> str:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk import BaseHook, Connection
 from asgiref.sync import sync_to_async
 
+from airflow_provider_gangjobs.airflow_api.configuration import configured_links
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class ClusterConnection:
 
         Raises:
             AirflowNotFoundException: the connection is missing.
-            InvalidConnection: its extras contradict each other.
+            InvalidConnection: its extras contradict each other, or a link cannot be read.
         """
         pauses = _pauses(retry_for_s)
         while True:
@@ -109,11 +111,17 @@ class ClusterConnection:
 
     def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
         from airflow_provider_gangjobs.cluster.config import ClusterConfig
+        from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 
         self.exists = extras is not None
         if self._must_exist and extras is None:
             raise AirflowNotFoundException(f"Connection {self._conn_id!r} was there before, and cannot be read")
-        return ClusterConfig.from_extras(self._conn_id, extras or {})
+        config = ClusterConfig.from_extras(self._conn_id, extras or {})
+        try:
+            return replace(config, links=(*configured_links(), *config.links))
+        except ValueError as error:
+            problem, remedy = f"[gangjobs] links {error}", "Correct it in the configuration of Airflow."
+            raise InvalidConnection(self._conn_id, problem, remedy) from None
 
 
 def read_extras(conn_id: str) -> dict[str, Any] | None:

@@ -58,6 +58,7 @@ from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.reason import CAUSES, QUEUE_NEVER, UNPLACED
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT, REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.view import view_end, with_links
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable, to_sentence
 
 if TYPE_CHECKING:
@@ -295,6 +296,7 @@ class Completion:
         error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
         if isinstance(error, GangEndError):
             error.partial_results = partial_results(self.outcomes, self.result_folder)
+            error.links = with_links(view_end(self.event, self.gangs.key), self.gangs.config.links).first_links
         raise error
 
     def results(self, wanted: Results, *, limit: int = RESULTS_LIMIT_BYTES) -> Any:

@@ -6,7 +6,7 @@ The rules of names are those of `gang.gang_lists`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_provider_gangjobs.kube.text import to_one_line
 
@@ -119,16 +119,18 @@ def _config(options: argparse.Namespace) -> ClusterConfig:
         CommandError: the options contradict each other, or the connection does not exist.
         ClusterError: the connection or the kubeconfig cannot be used.
     """
+    from dataclasses import replace
+
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
-    extras: dict[str, Any] = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
     if options.conn_id:
         if options.kubeconfig or options.context:
             raise CommandError("--conn-id has its own cluster: leave --kubeconfig and --context out")
-        extras = _extras_of(options.conn_id)
-    if options.namespace:
-        extras |= {"namespace": options.namespace}
-    return ClusterConfig.from_extras(options.conn_id or COMMAND_LINE, extras)
+        config = _config_of(options.conn_id)
+    else:
+        extras = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
+        config = ClusterConfig.from_extras(COMMAND_LINE, extras)
+    return replace(config, namespace=options.namespace or config.namespace)
 
 
 def find_connections_of_airflow() -> None:
@@ -139,13 +141,16 @@ def find_connections_of_airflow() -> None:
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
 
 
-def _extras_of(conn_id: str) -> dict[str, Any]:
+def _config_of(conn_id: str) -> ClusterConfig:
+    import logging
+    from typing import Any, cast
+
     find_connections_of_airflow()
-    from airflow_provider_gangjobs.airflow_api.connection import read_extras
+    from airflow_provider_gangjobs.airflow_api.connection import ClusterConnection
     from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 
     try:
-        return dict(read_extras(conn_id) or {})
+        return ClusterConnection(conn_id, cast("Any", logging.getLogger(__name__))).read()
     except AirflowNotFoundException as error:
         raise CommandError(
             f"Airflow has no connection {conn_id!r}, or cannot read it: `airflow connections list` shows what it has"

@@ -305,7 +305,8 @@ def why(options: argparse.Namespace) -> int:
     if options.output in {"json", "yaml"}:
         _print_view(view, options)
     else:
-        write_lines(filter(None, [f"{view} {_sentence(view, now)}", view.remedy, *_unread(view)]))
+        links = (f"{name}: {url}" for name, url in view.first_links.items())
+        write_lines(filter(None, [f"{view} {_sentence(view, now)}", view.remedy, *_unread(view), *links]))
     return 0
 
 
@@ -346,6 +347,7 @@ def _facts(view: GangView, now: datetime) -> Iterator[str]:
         "Kept until": f"{view.kept_until:%Y-%m-%d %H:%M:%S} (UTC)" if view.kept_until else "",
         "Progress": str(view.progress) if view.progress else "",
         "Unknown": " ".join(_unread(view)),
+        **view.first_links,
     }
     width = max(map(len, facts))
     yield from (f"{name.ljust(width)}   {text}" for name, text in facts.items() if text)

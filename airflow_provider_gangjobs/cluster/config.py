@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
+from airflow_provider_gangjobs.kube.links import LinkTemplate, parse_links
 
 PREFIX = "extra__kubernetes__"
 """Connections that Airflow created before 2.3 have this prefix on every extra."""
@@ -51,14 +52,16 @@ class ClusterConfig:
     """The Kueue queue of gangs that name none, as an extra of the provider's own."""
     queue_priority: str | None = None
     """The WorkloadPriorityClass of gangs in a queue that name none, as an extra of the provider's own."""
+    links: tuple[LinkTemplate, ...] = ()
+    """Links of gangs and ranks to other systems, as an extra of the provider's own."""
 
     @classmethod
     def from_extras(cls, conn_id: str, extras: Mapping[str, Any]) -> ClusterConfig:
         """Read the extras of a connection. Unknown extras are ignored, as in the cncf provider.
 
         Raises:
-            InvalidConnection: the extras name several sources, kube_config is not a mapping, or a flag is not a
-                boolean.
+            InvalidConnection: the extras name several sources, kube_config is not a mapping, a flag is not a boolean,
+                or a link has an unknown field.
         """
         reader = _Extras(conn_id, extras)
         in_cluster = reader.flag("in_cluster")
@@ -81,6 +84,7 @@ class ClusterConfig:
             gang_scheduler=reader.text("gang_scheduler"),
             queue_name=reader.text("queue_name"),
             queue_priority=reader.text("queue_priority"),
+            links=reader.links(),
         )
 
     @cached_property
@@ -120,6 +124,12 @@ class _Extras:
         if text not in ("true", "false", "1", "0"):
             raise self._invalid(name, "true or false")
         return text in ("true", "1")
+
+    def links(self) -> tuple[LinkTemplate, ...]:
+        try:
+            return parse_links(self._get("links") or {})
+        except ValueError as error:
+            raise InvalidConnection(self._conn_id, f"extra links {error}", "Correct it in the connection.") from None
 
     def kube_config(self) -> Mapping[str, Any] | None:
         value = self._get("kube_config")

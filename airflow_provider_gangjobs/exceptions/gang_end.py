@@ -27,6 +27,11 @@ class GangEndError(GangJobError):
     of the task reads them: `context["exception"].partial_results`."""
     category: str = field(default="", kw_only=True)
     """The stable name of the cause, a `Category`."""
+    links: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Addresses of the gang, and of the rank that failed first, in other systems, by the name of the link."""
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"{name}: {url}" for name, url in self.links.items())])
 
 
 class GangFailed(GangEndError):

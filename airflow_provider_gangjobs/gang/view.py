@@ -50,6 +50,7 @@ from airflow_provider_gangjobs.gang.state.reason import Reason, because, reword
 from airflow_provider_gangjobs.gang.state.stop import deadline_of
 from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
+from airflow_provider_gangjobs.kube.links import GANG_FIELDS, RANK_FIELDS, fill
 from airflow_provider_gangjobs.kube.text import to_sentence
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.links import LinkTemplate
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 
 WAITING: Final = frozenset({Phase.SUBMITTED, Phase.QUEUED, Phase.ASSEMBLING})
@@ -151,6 +153,8 @@ class GangView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     """Plural names of resources that could not be read."""
+    links: dict[str, str] = {}
+    """Addresses of the gang in other systems, by the name of the link. `pods` have those of the ranks."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -201,6 +205,13 @@ class GangView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def command(self) -> str:
         """The command that lists the pods."""
         return f"kubectl -n {self.namespace} get pods -o wide -l {gang_selector(self.name)}"
+
+    @property
+    def first_links(self) -> dict[str, str]:
+        """The links of the gang, and those of the rank that says most."""
+        first = next((row for row in self.pods if row.links), None)
+        of_rank = {} if first is None else {f"{name} of {first.name}": url for name, url in first.links.items()}
+        return self.links | of_rank
 
     def waited(self, now: datetime) -> timedelta:
         """Return for how long the gang has waited until its Job was started, or until now."""
@@ -326,6 +337,25 @@ def view_gang(
         **({} if key is None else key.to_mapping()),  # type: ignore[arg-type]
         **_history(read_mark(Progressed, gang.view.metadata.annotations.progress).report, gang.record.restarts, event),
     )
+
+
+def with_links(view: GangView, links: Sequence[LinkTemplate]) -> GangView:
+    """Return the view with links to other systems."""
+    if not links:
+        return view
+    start = view.started_at or min(view.times.values(), default=None)
+    times = {"start": _milliseconds(start), "end": _milliseconds(view.ended_at) or "now"}
+    values = {name: getattr(view, name, None) for name in GANG_FIELDS} | {"job": view.name, **times}
+    of_ranks = [link for link in links if link.is_of_ranks]
+    rows = view.pods
+    if of_ranks:
+        own = ({name: getattr(row, name) for name in RANK_FIELDS} for row in rows)
+        rows = tuple(replace(row, links=fill(of_ranks, values | one)) for row, one in zip(rows, own, strict=True))
+    return with_fields(view, pods=rows, links=fill((link for link in links if not link.is_of_ranks), values))
+
+
+def _milliseconds(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * 1000)
 
 
 def view_job(gang: StoredGang) -> GangView:

@@ -34,6 +34,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG, XCOM_REFUSED
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.view import with_links
 from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError, ListCache, SnapshotCache, SnapshotResult
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, render, render_rank, security_headers
@@ -162,6 +163,7 @@ async def gang_page(request: Request, key: TaskInAddress, *, part: Annotated[boo
     locator, now = locate(record), datetime.now(UTC)
     result = await request.app.state.snapshots.get(locator) if locator is not None else SnapshotResult()
     view = view_task(locator, result.snapshot, result.error, now) if locator is not None else None
+    view = with_links(view, result.links) if view is not None else None
     page = PageContext(
         key=key,
         view=view,

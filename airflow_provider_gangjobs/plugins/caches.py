@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Logs
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.gang.view import GangSnapshot
+    from airflow_provider_gangjobs.kube.links import LinkTemplate
     from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
@@ -93,6 +94,8 @@ class SnapshotResult:
     error: str = ""
     attempts: tuple[GangView, ...] = ()
     """The other attempts, the latest first."""
+    links: tuple[LinkTemplate, ...] = ()
+    """Links of the connection to other systems."""
 
 
 @dataclass
@@ -173,7 +176,7 @@ class SnapshotCache:
             async with asyncio.timeout(ENDS_WITHIN_S):
                 await self._read_ends(service.client, others)
         views = (self._ends.get(one.ref.uid) or view_job(one) for one in others)
-        return SnapshotResult(snapshot, attempts=tuple(views))
+        return SnapshotResult(snapshot, attempts=tuple(views), links=service.client.config.links)
 
     async def _read_ends(self, client: Client, others: Sequence[StoredGang]) -> None:
         """Read why other attempts failed. Each is read once, because an earlier attempt does not change."""

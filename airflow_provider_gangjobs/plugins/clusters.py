@@ -89,15 +89,16 @@ class SharedClients:
     read_config: Callable[..., Awaitable[ClusterConfig]] = read_connection
     """Takes the arguments of `read_connection`."""
     clock: Callable[[], float] = time.monotonic
-    _clients: dict[tuple[str | None, ...], _CachedClient] = field(default_factory=dict, init=False)
+    _clients: dict[tuple[Any, ...], _CachedClient] = field(default_factory=dict, init=False)
 
     @asynccontextmanager
     async def service(self, conn_id: str, *, must_exist: bool = False) -> AsyncIterator[GangService]:
         """Lend the use cases of the cluster of a connection for the duration of the block."""
         config = await self.read_config(conn_id, must_exist=must_exist)
         await self._close_idle()
-        # The service takes the namespace, the scheduler and the queue of its gangs from the configuration.
-        key = (config.key, config.namespace, config.gang_scheduler, config.queue_name, config.queue_priority)
+        # The service takes the namespace, the scheduler, the queue and the links of its gangs from the configuration.
+        defaults = (config.namespace, config.gang_scheduler, config.queue_name, config.queue_priority, config.links)
+        key = (config.key, *defaults)
         client = self._clients.get(key)
         if client is None:
             client = self._clients[key] = _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))

@@ -27,11 +27,11 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import and_, func, select
 from starlette.concurrency import run_in_threadpool
 
-from airflow_provider_gangjobs.airflow_api.configuration import SECTION, installation_id
+from airflow_provider_gangjobs.airflow_api.configuration import SECTION, configured_links, installation_id
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_STATUS
-from airflow_provider_gangjobs.gang.view import view_end
+from airflow_provider_gangjobs.gang.view import view_end, with_links
 from airflow_provider_gangjobs.plugins.caches import lists_read
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_provider_gangjobs.gang.view import GangView
+    from airflow_provider_gangjobs.kube.links import LinkTemplate
     from airflow_provider_gangjobs.plugins.caches import ListCache, ListResult
     from airflow_provider_gangjobs.plugins.page_view import GangsView
 
@@ -205,6 +206,7 @@ class EndCache:
     clock: Callable[[], float] = time.monotonic
     _known: dict[_EndId, GangView | None] = field(default_factory=dict)
     _dags: dict[int, tuple[float, set[str]]] = field(default_factory=dict)
+    _links: tuple[LinkTemplate, ...] = field(default_factory=configured_links)
 
     def dags(self, hours: int, now: datetime) -> set[str]:
         """Return the DAGs with ends in the last hours, as they were at most `ENDS_TTL_S` ago. The call blocks."""
@@ -237,7 +239,8 @@ class EndCache:
             event = parse_end(parse_xcom(value))
             key = TaskKey(dag_id, run_id, one.task_id, one.map_index, installation)
             has_ended = event is not None and event.status in PHASE_OF_STATUS
-            self._known[one] = view_end(event, key, at=one.at) if event is not None and has_ended else None
+            ended = view_end(event, key, at=one.at) if event is not None and has_ended else None
+            self._known[one] = with_links(ended, self._links) if ended is not None else None
 
 
 class _EndId(NamedTuple):

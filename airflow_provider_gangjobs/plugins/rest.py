@@ -37,7 +37,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - FastAPI reads annotations
-from airflow_provider_gangjobs.gang.view import view_gang
+from airflow_provider_gangjobs.gang.view import view_gang, with_links
 from airflow_provider_gangjobs.plugins import rest_documents
 from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError
 from airflow_provider_gangjobs.plugins.clusters import SharedClients
@@ -303,7 +303,7 @@ async def get_submission(
         snapshot = await read_snapshot(gangs.client, attempts[0])
         outcomes = snapshot.outcomes or ()
         lines = await gangs.logs(snapshot.ref, logs, outcomes=outcomes) if logs is not Logs.NONE else ()
-        gang = view_gang(snapshot, now=gangs.client.server_clock.now())
+        gang = with_links(view_gang(snapshot, now=gangs.client.server_clock.now()), gangs.client.config.links)
         return rest_documents.GangAnswer(gang=gang, logs=tuple(lines), results=rest_documents.results_of(snapshot))
 
     with request.app.state.limits.admit(place.user):
@@ -430,6 +430,7 @@ async def gang_of_task(
         gang = view_task(locator, result.snapshot, error, datetime.now(UTC))
         if gang is None:
             raise HTTPException(404, JOB_NOT_FOUND)
+        gang = with_links(gang, result.links)
         lines: Sequence[RankLog] = ()
         if result.snapshot is not None and (logs is not Logs.NONE or rank is not None):
             try:

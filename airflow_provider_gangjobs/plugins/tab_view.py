@@ -96,10 +96,10 @@ def notes_of(view: GangView) -> list[str]:
     return [*view.notes, *(f"The connection may not list {what} in this namespace." for what in view.unread)]
 
 
-_COLUMNS: Final = ("has_log", "exit_code", "seconds", "node", "restarts", "message")
+_COLUMNS: Final = ("has_log", "exit_code", "seconds", "node", "restarts", "message", "links")
 
 
 def columns_of(view: GangView) -> frozenset[str]:
     """Return the fields of rows that some row has."""
     rows = view.pods[:ROWS_MAX]
-    return frozenset(name for name in _COLUMNS if any(getattr(row, name) not in {None, "", 0} for row in rows))
+    return frozenset(name for name in _COLUMNS if any(getattr(row, name) not in (None, "", 0, {}) for row in rows))

@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_no
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
 from airflow_provider_gangjobs.gang.state.waiting import Evidence
-from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
+from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang, with_links
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.pod_index import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.links import LinkTemplate
 
 T = TypeVar("T")
 
@@ -138,6 +139,7 @@ class _Evidence:
     has_all_workloads: bool = False
     positions: dict[str, int | None] = field(default_factory=dict)
     use: ClusterUse | None = None
+    links: Sequence[LinkTemplate] = ()
 
 
 async def read_overview(
@@ -166,7 +168,7 @@ async def explain_gangs(
     client: Client, namespace: str | None, gangs: Sequence[StoredGang], before: Overview | None = None
 ) -> Overview:
     """Return an overview of these gangs of a namespace, or of the cluster. See `read_overview`."""
-    evidence = _Evidence()
+    evidence = _Evidence(links=client.config.links)
     waiting = [gang for gang in gangs if not gang.is_over and phase_of(gang) not in {Phase.RUNNING, Phase.FINISHING}]
     assembling = [gang for gang in waiting if phase_of(gang) is Phase.ASSEMBLING]
     if assembling:
@@ -191,7 +193,7 @@ async def _explain_alone(
     async def explain(view: GangView) -> GangView:
         async with slots:
             try:
-                return view_gang(await read_snapshot(client, by_uid[view.uid]))
+                return with_links(view_gang(await read_snapshot(client, by_uid[view.uid])), client.config.links)
             except ClusterError:
                 return view
 
@@ -305,7 +307,8 @@ def judge(gangs: Sequence[StoredGang], evidence: _Evidence, before: Overview) ->
     for gang in gangs:
         by_queue[gang.queue or ""].append(gang)
     placed = {gang.ref for gang in gangs if evidence.has_all_pods and _is_placed(gang, evidence)}
-    views = tuple(known.get(gang.ref.uid) or view_gang(_snapshot(gang, evidence)) for gang in gangs)
+    links = evidence.links
+    views = tuple(known.get(gang.ref.uid) or with_links(view_gang(_snapshot(gang, evidence)), links) for gang in gangs)
     is_settled = {gang.ref.uid: not gang.record.roles for gang in gangs}
     settled = {
         view.uid

@@ -184,16 +184,22 @@ def test_page_of_a_task_without_a_gang_names_the_reason() -> None:
     assert 'data-refresh-s="0"' in html
 
 
+LINKS = {"Logs": "https://logs.example.com/?q=a&b=c"}
+
+
 def test_every_field_of_a_row_has_a_column() -> None:
     html = render(
-        replace(page_of("x"), view=view_of("x", pods=(RankRow(5, "s", Tone.BAD, 9, 7.6, "n", 4, "m", has_log=True),))),
+        replace(
+            page_of("x"),
+            view=view_of("x", pods=(RankRow(5, "s", Tone.BAD, 9, 7.6, "n", 4, "m", has_log=True, links=LINKS),)),
+        ),
         nonce="n",
         part=True,
     )
 
     body = html[html.index("<tbody>") : html.index("</tbody>")]
-    assert Elements(body).text.split() == ["5", "s", "Log", "9", "7", "s", "n", "4", "m"]
-    shown = {field.name for field in fields(RankRow)} - {"tone", "role", "role_rank"}
+    assert Elements(body).text.split() == ["5", "s", "Log", "9", "7", "s", "n", "4", "m", "Logs"]
+    shown = {field.name for field in fields(RankRow)} - {"tone", "role", "role_rank", "pod"}
     assert len(shown) == body.count("<td") + body.count("<th"), "every field has a column, and a role that of the rank"
 
 

@@ -410,6 +410,9 @@ def test_connection_of_airflow_selects_cluster_and_namespace(
 ) -> None:
     extra: dict[str, Any] = {"kube_config_path": str(tonight.sandbox.kubeconfig_path), "namespace": tonight.namespace}
     monkeypatch.setenv("AIRFLOW_CONN_NIGHT", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__LINKS", "Logs: https://logs.example.com/{pod} Runs: https://x/{dag_id}")
+    assert main(["why", "report", "fail", "--conn-id", "night"]) == 0
+    assert "\nRuns: https://x/report\nLogs of rank 0: https://logs.example.com/" in capsys.readouterr().out
     assert main(["list", "--conn-id", "night", "-o", "name"]) == 0
     assert len(capsys.readouterr().out.split()) == 4
     assert main(["list", "--conn-id", "nosuch"]) == 1

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import (
     TaskDeferred,
 )
 from airflow_provider_gangjobs.airflow_api.task_state import with_task_instance
+from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, Unschedulable
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import build_event
@@ -235,6 +236,29 @@ def test_failed_rank_is_an_error_with_its_fields(task: TaskMaker) -> None:
 
     assert (raised.value.rank, raised.value.exit_code) == (1, 3)
     assert raised.value.category == train.xcoms["gang_end"]["category"] == "ApplicationFailed"
+
+
+LINKS = "Runs: https://runs.example.com/{dag_id}\nLogs: https://logs.example.com/{namespace}/{pod}"
+
+
+def test_error_links_to_the_gang_and_to_the_rank_that_failed(task: TaskMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__LINKS", LINKS)
+    with pytest.raises(AppFailed) as raised:
+        task(FAIL).execute()
+    links = raised.value.links
+    assert list(links) == ["Runs", "Logs of rank 1"]
+    assert all(f"{name}: {url}" in raised.value.log_message for name, url in links.items())
+    assert links["Logs of rank 1"].startswith("https://logs.example.com/default/")
+
+
+def test_unknown_field_of_a_link_is_refused_before_anything_is_created(
+    task: TaskMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__LINKS", "Logs: https://logs.example.com/{pods}")
+    train = task(FAIL)
+    with pytest.raises(InvalidConnection, match=r"\[gangjobs\] links link 'Logs' has the unknown field \{pods\}"):
+        train.execute()
+    assert train.jobs == []
 
 
 @pytest.mark.parametrize("copied", [(), ("proxy",)], ids=["log of the sidecar is not copied", "it is copied"])

@@ -7,7 +7,8 @@ has no result of a rank, which only readers of XComs may see.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -70,6 +71,14 @@ class RankRow:
     """Rank in the role."""
     has_log: bool = False
     """The pod exists and may have a log."""
+    pod: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Addresses in other systems, by the name of the link."""
+
+    @property
+    def name(self) -> str:
+        """The rank in a sentence."""
+        return podutil.name_rank(self.rank, self.role, self.role_rank, pod=self.pod)
 
     @property
     def label(self) -> str:
@@ -147,6 +156,7 @@ def outcome_row(outcome: Outcome, *, follows: bool = False) -> RankRow:
         message=": ".join(filter(None, message)),
         role=outcome.role,
         role_rank=outcome.role_rank,
+        pod=outcome.pod,
     )
 
 
@@ -169,6 +179,7 @@ def _live_row(pod: PodView, now: datetime) -> RankRow:
         role=pod.metadata.labels.gang_role or "",
         role_rank=podutil.role_rank_of(pod),
         has_log=podutil.may_have_log(pod),
+        pod=pod.metadata.name,
     )
 
 
