@@ -197,7 +197,7 @@ async def _follow(gangs: GangService, submission: Submission, spec: GangSpec) ->
         gangs.client.config,
         submission.ref,
         deadlines=deadlines,
-        report=lambda observation: write_lines([observation.line]),
+        report=lambda state: write_lines([state.line]),
     )
 
 

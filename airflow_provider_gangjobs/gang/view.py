@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse  # noqa: TC0
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, Deadlines, next_limit
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
+from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import (
     FINAL_PHASES,
     PHASE_OF_STATUS,
@@ -259,7 +259,7 @@ class GangSnapshot:
         return self.gang.ref
 
     @cached_property
-    def observation(self) -> Observation:
+    def state(self) -> GangState:
         """What the pods show or, if some are not known, the counters of the Job."""
         if self.is_whole:
             return observe(self.gang, self.pods or (), self.podgroup, self.ref, self.evidence)
@@ -270,8 +270,8 @@ class GangSnapshot:
     @property
     def phase(self) -> Phase:
         """The phase. A gang whose Job has ended has ended, also while its pods wait for their harvest."""
-        verdict = self.observation.verdict
-        return self.observation.phase if verdict is None else PHASE_OF_STATUS[verdict.status]
+        verdict = self.state.verdict
+        return self.state.phase if verdict is None else PHASE_OF_STATUS[verdict.status]
 
     @cached_property
     def known_outcomes(self) -> list[Outcome] | None:
@@ -294,7 +294,7 @@ def view_gang(
     :param ends_by: When the time limit of the task itself passes.
     :param now: The time until which the pods have run. By default the view has no pods.
     """
-    gang, observed, key = snapshot.gang, snapshot.observation, snapshot.gang.record.task
+    gang, observed, key = snapshot.gang, snapshot.state, snapshot.gang.record.task
     reason, capacity = _explain(snapshot, event), observed.capacity
     rows = _rows(snapshot, now) if now is not None else ()
     phase, times = snapshot.phase, _times(snapshot, event)
@@ -450,7 +450,7 @@ NOT_READ: Final = "Not all ranks have started. What the gang waits for was not r
 
 def _explain(snapshot: GangSnapshot, event: GangEvent | None) -> Reason:
     """Return why a gang is in its phase. What its Jobs and ranks say comes before what its task was told."""
-    gang, observed, known = snapshot.gang, snapshot.observation, snapshot.known_outcomes
+    gang, observed, known = snapshot.gang, snapshot.state, snapshot.known_outcomes
     if gang.problem:
         return because("Told", text=to_sentence(gang.problem), remedy=FOREIGN_REMEDY)
     reason = reason_of(observed, known or ())
@@ -471,7 +471,7 @@ def _explain(snapshot: GangSnapshot, event: GangEvent | None) -> Reason:
 
 
 def _explain_live(snapshot: GangSnapshot, reason: Reason) -> Reason:
-    observed, ranks = snapshot.observation, snapshot.gang.ranks
+    observed, ranks = snapshot.state, snapshot.gang.ranks
     if observed.phase is Phase.ASSEMBLING and snapshot.pods is None:
         return because("Told", text=NOT_READ, since=observed.since)
     if reason.cause == "Running":
@@ -528,7 +528,7 @@ _PHASES_OF_TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEM
 
 def _times(snapshot: GangSnapshot, event: GangEvent | None) -> dict[Phase, datetime]:
     """Return when each phase began. Pods that are gone have left it in their outcomes, or in the event."""
-    observed = snapshot.observation
+    observed = snapshot.state
     times = dict(observed.began)
     if Phase.RUNNING not in times and (at := _all_started(snapshot)) is not None:
         times[Phase.RUNNING] = at
@@ -550,7 +550,7 @@ def _all_started(snapshot: GangSnapshot) -> datetime | None:
     return max(starts.values()) if starts and len(starts) >= snapshot.gang.workers else None
 
 
-def _next_limit(observed: Observation, deadlines: Deadlines, ends_by: datetime | None) -> tuple[str, datetime] | None:
+def _next_limit(observed: GangState, deadlines: Deadlines, ends_by: datetime | None) -> tuple[str, datetime] | None:
     limit = next_limit(observed, deadlines)
     limits = [(PARAMETERS[limit.phase], limit.at)] if limit is not None else []
     limits += [(_EXECUTION_TIMEOUT, ends_by)] if ends_by is not None else []
@@ -574,7 +574,7 @@ def _state(gang: StoredGang) -> SubmissionState:
 
 def _rows(snapshot: GangSnapshot, now: datetime) -> tuple[RankRow, ...]:
     rows = build_rows(snapshot.pods or (), snapshot.known_outcomes or (), now)
-    if not snapshot.observation.is_stopped:
+    if not snapshot.state.is_stopped:
         return tuple(rows)
     return tuple(replace(row, tone=Tone.QUIET) if row.tone is Tone.BAD else row for row in rows)  # none is the cause
 

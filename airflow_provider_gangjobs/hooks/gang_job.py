@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 P = ParamSpec("P")
@@ -104,7 +104,7 @@ class GangJobHook(BaseHook):
         *,
         until: FollowUntil = "ended",
         deadlines: Deadlines | None = None,
-        report: Callable[[Observation], None] = lambda _: None,
+        report: Callable[[GangState], None] = lambda _: None,
         config: ClusterConfig | None = None,
     ) -> GangEvent:
         """Wait until a gang runs or has ended, as `service.follow` does.

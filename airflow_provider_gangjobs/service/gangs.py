@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.submission import (
@@ -350,14 +350,14 @@ async def follow(
     *,
     until: FollowUntil = "ended",
     deadlines: Deadlines | None = None,
-    report: Callable[[Observation], None] = lambda _: None,
+    report: Callable[[GangState], None] = lambda _: None,
     logs: LogReader | None = None,
 ) -> GangEvent:
     """Wait until a gang runs or has ended, and record its outcomes in the ledger meanwhile.
 
     :param until: What to wait for: `running` or `ended`.
     :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
-    :param report: Called with each new observation of the gang.
+    :param report: Called with each new state of the gang.
     :param logs: Reads logs of pods that are being deleted, before the pods are released.
     """
     from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread

@@ -93,7 +93,7 @@ async def read_snapshot(client: Client, gang: StoredGang) -> GangSnapshot:
     if mask is not NO_SECRETS:
         masked = {name: mask.messages(getattr(snapshot, name)) for name in ("pods", "outcomes", "evidence")}
         snapshot = replace(snapshot, **masked)
-    return await reader.explain(snapshot) if snapshot.observation.waits_for_nodes else snapshot
+    return await reader.explain(snapshot) if snapshot.state.waits_for_nodes else snapshot
 
 
 def _objects_of(gang: StoredGang) -> list[Mapping[str, Any]] | None:
@@ -147,12 +147,12 @@ class _Reader:
 
     async def explain(self, snapshot: GangSnapshot) -> GangSnapshot:
         """Return the snapshot of a gang that waits for nodes with what the scheduler does not say about its pods."""
-        if snapshot.observation.names_no_cause:
+        if snapshot.state.names_no_cause:
             events = await refusal_events(self.client, self.ref, {pod.metadata.uid for pod in snapshot.pods or ()})
             snapshot = _with_evidence(snapshot, earlier_refusal=find_named_refusal(events))
         with suppress(TimeoutError):
             async with asyncio.timeout(CAPACITY_WITHIN_S):
-                if snapshot.observation.reason.category is Category.VOLUME_UNAVAILABLE:
+                if snapshot.state.reason.category is Category.VOLUME_UNAVAILABLE:
                     return _with_evidence(snapshot, claim_problem=await self._claim_problem())
                 return _with_evidence(snapshot, capacity=await self._capacity(snapshot.podgroup))
         return snapshot

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.tracking.gang_watch import ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, LogReader
@@ -113,7 +113,7 @@ async def follow(
     *,
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - a frozen value
     until: FollowUntil = "ended",
-    report: Callable[[Observation], None],
+    report: Callable[[GangState], None],
     logs: LogReader | None = None,
     now: Callable[[], datetime] | None = None,
 ) -> GangEvent:
@@ -247,18 +247,18 @@ class _Follower:
             await self.watch.subscribe_to_queue(self.client, queued_uid(job))
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
-        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, self.evidence.with_events())
-        self.evidence.keep(observation)
-        self.waits_for_nodes = observation.waits_for_nodes
-        self._keep_times(observation)
-        queue = job.queue if job is not None and observation.reason.cause in IN_QUEUE else None
+        state = await self.observer.observe(pods.index, job, self.watch.podgroup, self.evidence.with_events())
+        self.evidence.keep(state)
+        self.waits_for_nodes = state.waits_for_nodes
+        self._keep_times(state)
+        queue = job.queue if job is not None and state.reason.cause in IN_QUEUE else None
         self.watch.subscribe_to_position(self.client, queue, queued_uid(job) if job is not None else self.ref.uid)
         stopped = deadline_of(job)
         is_stopped = job is not None and job.ends_by_stop
-        if observation.verdict is not None and not is_stopped:
-            return await self._confirm(pods, *self._verdict_before_deletion(job, observation.verdict))
+        if state.verdict is not None and not is_stopped:
+            return await self._confirm(pods, *self._verdict_before_deletion(job, state.verdict))
         report_in_s = self.reporter.report(
-            observation, self.now(), has_events=self.evidence.has_events or has_queue_decision(workload)
+            state, self.now(), has_events=self.evidence.has_events or has_queue_decision(workload)
         )
         if job is not None and job.jobs and (is_stopped or job.failure_target_condition is not None):
             await end_jobs(self.requests, job)
@@ -268,37 +268,37 @@ class _Follower:
         if job is not None and job.is_suspended and stopped_by_queue is not None:
             await stop(self.requests, self.ref, stopped_by_queue, only_if=is_live, seen=job)
             return _RETRY_SOON
-        if self.until == "running" and observation.phase is Phase.RUNNING:
+        if self.until == "running" and state.phase is Phase.RUNNING:
             return self._event(
                 Status.RUNNING,
-                observation,
-                because("Told", category=Category.RUNNING, text=observation.line, code="Running"),
+                state,
+                because("Told", category=Category.RUNNING, text=state.line, code="Running"),
             )
         if job is not None and self._needs_workload(job):
             await keep_assembly_baseline(self.requests, job, workload)
-        if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
+        if deadline_exceeded(state, self.deadlines, self.now()) is not None:
             return await self._time_out()
         ends_in_s = await self.sidecars.advance(job, pods.index)
-        return await self._next_sleep(observation, report_in_s, ends_in_s)
+        return await self._next_sleep(state, report_in_s, ends_in_s)
 
-    def _keep_times(self, observation: Observation) -> None:
-        if observation.phase is Phase.QUEUED:  # the times of a run that the queue has stopped do not count
+    def _keep_times(self, state: GangState) -> None:
+        if state.phase is Phase.QUEUED:  # the times of a run that the queue has stopped do not count
             self.began.clear()
-        self.began |= observation.began
+        self.began |= state.began
 
     def _needs_workload(self, job: StoredGang) -> bool:
         """Return whether Kueue's Workload counts while the gang may run: for `assemble_timeout`."""
         return job.queue is not None and self.deadlines.assemble_s is not None
 
-    async def _next_sleep(self, observation: Observation, *others_s: float | None) -> _Sleep:
+    async def _next_sleep(self, state: GangState, *others_s: float | None) -> _Sleep:
         """Return how long to sleep: until a deadline is due, or something has to be reported, done or read."""
-        age_s = (self.now() - observation.since).total_seconds() if observation.since else 0.0
-        events_in_s = await self.evidence.read_due(observation, age_s)
+        age_s = (self.now() - state.since).total_seconds() if state.since else 0.0
+        events_in_s = await self.evidence.read_due(state, age_s)
         if events_in_s == 0.0:
             return _Sleep(0.0, 0.0)
-        deadline_in_s = self._until_evaluation_s(next_deadline(observation, self.deadlines))
+        deadline_in_s = self._until_evaluation_s(next_deadline(state, self.deadlines))
         sleep_s = min(each for each in (STALE_S, deadline_in_s, events_in_s, *others_s) if each is not None)
-        collect_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
+        collect_s = min(state.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
         return _Sleep(max(sleep_s, 0.0), collect_s)
 
     def _until_evaluation_s(self, due: datetime | None) -> float | None:
@@ -377,14 +377,14 @@ class _Follower:
                 await finish_stop(self.client, self.ref)
         if verdict.job_is_there:
             await set_ttl(self.requests, job)
-        observation = await self.observer.observe(await self.observer.indexed(), job, None)
-        counts = replace(observation.counts, held=result.held)  # the pods that were listed as held have been released
+        state = await self.observer.observe(await self.observer.indexed(), job, None)
+        counts = replace(state.counts, held=result.held)  # the pods that were listed as held have been released
         ended = reason_of_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
-        observation = replace(observation, phase=PHASE_OF_STATUS[verdict.status], counts=counts, reason=ended)
-        self.reporter.report(observation, self.now())
+        state = replace(state, phase=PHASE_OF_STATUS[verdict.status], counts=counts, reason=ended)
+        self.reporter.report(state, self.now())
         return self._event(
             verdict.status,
-            replace(observation, phase=phase),
+            replace(state, phase=phase),
             ended,
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
@@ -410,23 +410,23 @@ class _Follower:
             self.requests.retry(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             gang_events(self.client, self.ref, self.watch.pods_by_uid.values()),
         )
-        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, self.evidence.with_events(*events))
-        exceeded = deadline_exceeded(observation, self.deadlines, self.now())
-        if observation.verdict is not None or exceeded is None:
-            return self._retry_by(next_deadline(observation, self.deadlines))
+        state = await observe_listed(job, pods, self.watch.podgroup, self.ref, self.evidence.with_events(*events))
+        exceeded = deadline_exceeded(state, self.deadlines, self.now())
+        if state.verdict is not None or exceeded is None:
+            return self._retry_by(next_deadline(state, self.deadlines))
         assert job is not None, "a gang without a Job has a verdict"
         if exceeded.phase is Phase.ASSEMBLING:
-            stopped = self._failed_assembly(observation)
+            stopped = self._failed_assembly(state)
         else:
-            stopped = stopped_by_deadline(exceeded.phase, observation.reason, observation.line)
+            stopped = stopped_by_deadline(exceeded.phase, state.reason, state.line)
         if not await stop(self.requests, self.ref, stopped, only_if=is_live, seen=job):
             return _RETRY_SOON
-        return await self._stopped(stopped, observation)
+        return await self._stopped(stopped, state)
 
-    def _failed_assembly(self, observation: Observation) -> Stopped:
+    def _failed_assembly(self, state: GangState) -> Stopped:
         """Return why the gang has not assembled in time. If it waits in its queue again, the last run says why."""
-        reason, line = observation.reason, observation.line
-        if observation.phase is not Phase.ASSEMBLING and self.evidence.assembly_reason is not None:
+        reason, line = state.reason, state.line
+        if state.phase is not Phase.ASSEMBLING and self.evidence.assembly_reason is not None:
             reason, line = self.evidence.assembly_reason, self.evidence.assembly_line
         details = line, describe_stops(self.watch.queue_workload)
         return stopped_by_deadline(Phase.ASSEMBLING, reason, ". ".join(filter(None, details)))
@@ -436,11 +436,11 @@ class _Follower:
         left_s = RETRY_SOON_S if due is None else (due - self.now()).total_seconds()
         return _Sleep(min(max(left_s, 0.0), RETRY_SOON_S), 0.0)
 
-    async def _stopped(self, stopped: Stopped | None, before: Observation | None = None) -> GangEvent:
+    async def _stopped(self, stopped: Stopped | None, before: GangState | None = None) -> GangEvent:
         """Finish the harvest of a gang that was stopped, unless the gang ended by itself at the last moment.
 
         :param stopped: The deadline that has passed; `None` if something else stopped the gang, such as a user.
-        :param before: The observation at which the gang was stopped, if this follower stopped it.
+        :param before: The state at which the gang was stopped, if this follower stopped it.
         """
         final = FinalHarvest(self.harvest, self.observer, self.now)
         await final.load_ledger()
@@ -454,20 +454,20 @@ class _Follower:
                 self.harvester.drop_ledger()
             return await self._end(verdict, job, final)
         await set_ttl(self.requests, job)
-        observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
-        counts = replace(observation.counts, held=result.held)
+        state = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
+        counts = replace(state.counts, held=result.held)
         if stopped is None:
             why = (job.stopped if job else None) or Stopped(Stopper.UNKNOWN)
             return self._event(
                 Status.FAILED,
-                replace(observation, phase=Phase.FAILED, counts=counts),
+                replace(state, phase=Phase.FAILED, counts=counts),
                 reason_of_stop(why),
                 notes=result.notes,
             )
         phase = Phase(stopped.phase)
         return self._event(
             Status.TIMEOUT,
-            replace(observation, phase=phase, counts=counts),
+            replace(state, phase=phase, counts=counts),
             reason_of_stop(stopped),
             seconds=allowed_s(phase, self.deadlines),
             image=stopped.data.get("image", ""),
@@ -479,22 +479,22 @@ class _Follower:
     async def _read_job(self) -> StoredGang | None:
         return await self.requests.retry(lambda: get_job(self.client, self.ref))
 
-    def _event(self, status: Status, observation: Observation, why: Reason, **more: Any) -> GangEvent:
+    def _event(self, status: Status, state: GangState, why: Reason, **more: Any) -> GangEvent:
         job = next((one for one in (self.watch.job, self.watch.gone_job) if one and one.ref == self.ref), None)
-        began = self.began | dict(observation.began)
+        began = self.began | dict(state.began)
         ended = next((began[phase] for phase in FINAL_PHASES if phase in began), self.now())
         return build_event(
             self.ref,
             status,
-            observation.phase,
+            state.phase,
             **history_of(job, began, ended=None if status is Status.RUNNING else ended),
             attempt=job.attempt if job else None,
             category=why.category,
             reason=why.code,
             message=why.summary,
             remedy=why.remedy,
-            since=observation.since,
-            counts=observation.counts,
+            since=state.since,
+            counts=state.counts,
             outcomes=self.harvester.outcomes,
             **more,
         )

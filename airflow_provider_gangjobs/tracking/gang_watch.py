@@ -4,8 +4,8 @@ Three informers serve all gangs of a cluster and namespace: Jobs, pods, and PodG
 PodGroups only help to explain why a gang waits. A gang is followed also where PodGroups cannot be read. The first gang
 that waits in a queue of Kueue starts a fourth informer, of Kueue's Workloads.
 
-An observation costs only as much as the pods that have changed. The pods of a small gang are indexed again for each
-observation. The index of a large gang is kept (see `PodIndex`), and changes are processed in batches, between which
+A look costs only as much as the pods that have changed. The pods of a small gang are indexed again for each
+state. The index of a large gang is kept (see `PodIndex`), and changes are processed in batches, between which
 other tasks of the loop run.
 """
 
@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, po
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.gang.schedulers.external import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe
+from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe
 from airflow_provider_gangjobs.gang.state.phase import has_all_pods
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
@@ -308,8 +308,8 @@ class GangObserver:
 
     async def observe(
         self, pods: PodIndex, job: StoredGang | None, podgroup: PodGroupView | None, evidence: Evidence = NO_EVIDENCE
-    ) -> Observation:
-        """Return the observation of indexed pods; see `gang.state.observation.observe`."""
+    ) -> GangState:
+        """Return the state of indexed pods; see `gang.state.gang_state.observe`."""
         has_few_errors = pods.has_one_pod_per_rank and len(pods.pods_with_errors) <= REINDEXED_MAX
         if len(pods) < IN_THREAD_MIN or has_few_errors:
             return observe(job, pods, podgroup, self._ref, evidence)
@@ -318,8 +318,8 @@ class GangObserver:
 
 async def observe_listed(
     job: StoredGang | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, evidence: Evidence
-) -> Observation:
-    """Return the observation of pods that were listed. Views never change, so a thread may read them."""
+) -> GangState:
+    """Return the state of pods that were listed. Views never change, so a thread may read them."""
     if len(pods) < IN_THREAD_MIN:
         return observe(job, pods, podgroup, ref, evidence)
     return await asyncio.to_thread(observe, job, pods, podgroup, ref, evidence)

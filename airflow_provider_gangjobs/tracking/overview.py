@@ -348,8 +348,8 @@ def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
     snapshot = GangSnapshot(gang, pods, podgroup=group, evidence=known, counts=_counts(gang, pods))
     if is_assembling and not evidence.has_all_pods:
         return GangSnapshot(gang)
-    lacks_volume = snapshot.observation.reason.category is Category.VOLUME_UNAVAILABLE
-    if evidence.use is None or lacks_volume or not snapshot.observation.waits_for_nodes:
+    lacks_volume = snapshot.state.reason.category is Category.VOLUME_UNAVAILABLE
+    if evidence.use is None or lacks_volume or not snapshot.state.waits_for_nodes:
         return snapshot
     return replace(snapshot, evidence=msgspec.structs.replace(known, capacity=_capacity(gang, group, evidence)))
 

@@ -1,6 +1,6 @@
 """Phase reporter: one line in the task's log for each change of state.
 
-No line is reported for an observation that changes nothing, or for a state that lasts only a moment. A gang may wait
+No line is reported for a state that changes nothing, or for a state that lasts only a moment. A gang may wait
 for days for reasons that alternate, so a reason that was reported before, or that replaces another one with the same
 cause, waits until the last line is a minute old. Then the present reason is reported.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.gang.state.reason import Reason
 
 
@@ -51,7 +51,7 @@ class PhaseReporter:
     gang that waits for nodes is reported again when it becomes known what is free, and not when that changes.
     """
 
-    def __init__(self, report: Callable[[Observation], None]) -> None:
+    def __init__(self, report: Callable[[GangState], None]) -> None:
         self._callback = report
         self._phase: Phase | None = None
         self._reported: set[tuple[str, bool | str]] = set()
@@ -60,32 +60,32 @@ class PhaseReporter:
         self.last_alive = Phase.SUBMITTED
         """The last phase before the gang ended."""
 
-    def report(self, observation: Observation, now: datetime, *, has_events: bool = False) -> float | None:
-        """Report an observation unless it was reported before.
+    def report(self, state: GangState, now: datetime, *, has_events: bool = False) -> float | None:
+        """Report a state unless it was reported before.
 
-        :param has_events: The observation includes events that say why the gang waits, or a decision of its queue, so
+        :param has_events: The state includes events that say why the gang waits, or a decision of its queue, so
         the same cause has a better explanation.
         :return: Seconds after which the present reason must be reported; `None` if nothing is held back.
         """
-        if observation.verdict is None and observation.phase not in FINAL_PHASES:
-            self.last_alive = observation.phase
-        delay_s = _delay_s(observation, now)
+        if state.verdict is None and state.phase not in FINAL_PHASES:
+            self.last_alive = state.phase
+        delay_s = _delay_s(state, now)
         if delay_s is not None:
             return delay_s
-        if observation.phase is not self._phase:
-            self._phase = observation.phase
+        if state.phase is not self._phase:
+            self._phase = state.phase
             self._reported.clear()
             self._last = None
-        keys, told = _keys(observation, has_events=has_events), _told(observation.reason)
+        keys, told = _keys(state, has_events=has_events), _told(state.reason)
         if told == self._last:
-            self._reported.add(_explanation(observation, has_events=has_events))
+            self._reported.add(_explanation(state, has_events=has_events))
         if keys <= self._reported:
             held_back_s = self._held_back_s(told, now)
             if held_back_s is None or held_back_s > 0:
                 return held_back_s
         self._reported |= keys
         self._last, self._last_at = told, now
-        self._callback(observation)
+        self._callback(state)
         return None
 
     def _held_back_s(self, told: _Told, now: datetime) -> float | None:
@@ -115,10 +115,10 @@ def _told(reason: Reason) -> _Told:
     return _Told(reason.cause, (reason.evidence, *data))
 
 
-def _keys(observation: Observation, *, has_events: bool) -> set[tuple[str, bool | str]]:
+def _keys(state: GangState, *, has_events: bool) -> set[tuple[str, bool | str]]:
     """Return what is reported at once when a phase has it for the first time."""
-    reason, capacity = observation.reason, observation.capacity
-    keys = {_explanation(observation, has_events=has_events)}
+    reason, capacity = state.reason, state.capacity
+    keys = {_explanation(state, has_events=has_events)}
     if position := reason.data.get("position"):
         keys.add((reason.cause, f"position of {int(position).bit_length()} bits"))
     if capacity is not None and capacity.resources:
@@ -126,13 +126,13 @@ def _keys(observation: Observation, *, has_events: bool) -> set[tuple[str, bool 
     return keys
 
 
-def _explanation(observation: Observation, *, has_events: bool) -> tuple[str, bool | str]:
-    return observation.reason.cause, "no cause" if observation.names_no_cause else has_events
+def _explanation(state: GangState, *, has_events: bool) -> tuple[str, bool | str]:
+    return state.reason.cause, "no cause" if state.names_no_cause else has_events
 
 
-def _delay_s(observation: Observation, now: datetime) -> float | None:
-    reason = observation.reason
-    if reason.since is None or not (reason.category in _USUALLY_SHORT or observation.names_no_cause):
+def _delay_s(state: GangState, now: datetime) -> float | None:
+    reason = state.reason
+    if reason.since is None or not (reason.category in _USUALLY_SHORT or state.names_no_cause):
         return None
     age_s = (now - reason.since).total_seconds()
     return SHORT_WAIT_S - age_s if age_s < SHORT_WAIT_S else None

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
     from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
@@ -282,29 +282,29 @@ class WaitEvidence:
             ran_after_start=self._ran_after_start,
         )
 
-    def keep(self, observation: Observation) -> None:
-        """Keep what later observations may not show any more.
+    def keep(self, state: GangState) -> None:
+        """Keep what later looks may not show any more.
 
         Kept are why the gang does not assemble, because its queue may stop it; why the scheduler cannot place the gang,
         because the scheduler may overwrite the message that says so; and that all ranks have started, because a pod may
         be deleted before the Job shows its end.
         """
-        if observation.phase is Phase.RUNNING:
-            self._ran_after_start = observation.began.get(Phase.ASSEMBLING)
-        if observation.phase is Phase.RUNNING or (observation.phase is Phase.ASSEMBLING and self._was_queued):
+        if state.phase is Phase.RUNNING:
+            self._ran_after_start = state.began.get(Phase.ASSEMBLING)
+        if state.phase is Phase.RUNNING or (state.phase is Phase.ASSEMBLING and self._was_queued):
             self.assembly_reason, self.assembly_line = None, ""
-        if observation.phase is Phase.ASSEMBLING and self._is_better(observation.reason):
-            self.assembly_reason, self.assembly_line = observation.reason, observation.line
-        self._was_queued = observation.phase is Phase.QUEUED
-        if not observation.waits_for_nodes:
+        if state.phase is Phase.ASSEMBLING and self._is_better(state.reason):
+            self.assembly_reason, self.assembly_line = state.reason, state.line
+        self._was_queued = state.phase is Phase.QUEUED
+        if not state.waits_for_nodes:
             self._capacity = self._capacity_due = None
             self._claim_problem = None
-        if observation.phase is not Phase.ASSEMBLING:
+        if state.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
             self._refusal = None
-        elif observation.refusal is not None:
-            self._refusal = observation.refusal
-        if observation.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
+        elif state.refusal is not None:
+            self._refusal = state.refusal
+        if state.phase is Phase.QUEUED:  # the pods of the next start may be missing for another reason
             self._events, self._events_due = (), 0.0
         else:  # and the gang may be queued again for another reason
             self._queue_events_due = None
@@ -319,13 +319,13 @@ class WaitEvidence:
     def _lacks_cause(self) -> bool:
         return self._refusal is not None and self._refusal.cause in NO_CAUSE_NAMED
 
-    async def read_due(self, observation: Observation, age_s: float) -> float | None:
+    async def read_due(self, state: GangState, age_s: float) -> float | None:
         """Read the Events that are due, and return in how many seconds the next are due.
 
         :param age_s: For how long the gang has been in its phase.
         :return: Zero if Events were read, so that the gang is observed again; `None` if no Events are of use.
         """
-        cause = observation.reason.cause
+        cause = state.reason.cause
         if cause in _EVENT_CAUSES:
             wait_s = max(EVENTS_AFTER_S - age_s, self._events_due - self._clock.monotonic())
             if wait_s > 0:
@@ -339,8 +339,8 @@ class WaitEvidence:
                 return REFUSAL_EVENTS_AFTER_S - age_s
             await self.read_refusal()
             return 0.0
-        if observation.waits_for_nodes:
-            return await self._read_cluster_if_due(observation)
+        if state.waits_for_nodes:
+            return await self._read_cluster_if_due(state)
         if cause in IN_QUEUE | REFUSED_BY_QUEUE and not self._watch.shows_queue:
             now = self._clock.monotonic()
             if self._queue_events_due is None:
@@ -352,7 +352,7 @@ class WaitEvidence:
             return 0.0
         return None
 
-    async def _read_cluster_if_due(self, observation: Observation) -> float:
+    async def _read_cluster_if_due(self, state: GangState) -> float:
         """Read what the words of the scheduler do not contain: about claims, or about the capacity of the cluster."""
         now = self._clock.monotonic()
         if self._capacity_due is None:
@@ -361,7 +361,7 @@ class WaitEvidence:
             return self._capacity_due - now
         self._capacity_due = now + CAPACITY_EVERY_S
         before = self._capacity, self._claim_problem
-        if observation.reason.category is Category.VOLUME_UNAVAILABLE:
+        if state.reason.category is Category.VOLUME_UNAVAILABLE:
             self._claim_problem = await find_claim_problem(self._client, self._ref)
         if not self._claim_problem:
             self._capacity = await self._measure_capacity()

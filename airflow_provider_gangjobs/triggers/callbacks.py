@@ -45,7 +45,7 @@ class GangJobCallback:
         :param gang: Namespace, name and uid of the Job.
         :param task: `dag_id`, `run_id`, `task_id` and `map_index` of the task.
         :param phase: `submitted`, `queued`, `assembling`, `running`, `finishing`, `succeeded`, `failed` or `deleted`.
-        :param previous: The phase before; `None` at the first observation of this process.
+        :param previous: The phase before; `None` at the first look of this process.
         :param message: The line in the log of the task, such as `assembling: 8 pods, 3 placed`.
         :param since: When the phase began, in UTC, by the clock of the API server; `None` if this is unknown.
         :param kwargs: `category`, the stable name of why the gang is in this phase. Later versions may add values.

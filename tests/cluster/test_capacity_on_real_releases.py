@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from tests.cluster.tenant import Tenant
 
 ROLE = yaml.safe_load(
@@ -58,8 +58,8 @@ class _Followed:
         self.lines: list[str] = []
         self._changed = asyncio.Event()
 
-    def add(self, observation: Observation) -> None:
-        self.lines.append(observation.line)
+    def add(self, state: GangState) -> None:
+        self.lines.append(state.line)
         self._changed.set()
 
     async def until(self, text: str) -> str:

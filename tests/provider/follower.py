@@ -11,7 +11,7 @@ from tests.provider.virtual_control_plane import VIRTUAL_TIMEOUT_S, VirtualContr
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.gang.state.phase import Phase
 
 
@@ -19,7 +19,7 @@ class Follower:
     """Run `follow()` for a gang of a virtual control plane, and keep what it reports."""
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
-        self.reports: list[Observation] = []
+        self.reports: list[GangState] = []
         options = {"report": self.reports.append, "now": plane.clock.now} | options
         self.task = asyncio.create_task(follow(plane.config, ref, **options))
 

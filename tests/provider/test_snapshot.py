@@ -105,7 +105,7 @@ def test_snapshot_of_a_gang_whose_volume_cannot_be_mounted_says_why(hook: GangJo
     volume = {"name": "s", "configMap": {"name": "forgotten"}}
     submit(hook, structs.replace(FAILS, volumes=[volume], volume_mounts=[{"name": "s", "mountPath": "/s"}]), key)
     said = 'FailedMount at rank 0: MountVolume.SetUp failed for volume "s" : configmap "forgotten" not found'
-    observe = lambda: look(hook, key).observation  # noqa: E731
+    observe = lambda: look(hook, key).state  # noqa: E731
     wait_for("the Event", lambda: said in observe().line)
     assert observe().reason.category is Category.VOLUME_UNAVAILABLE
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.cluster.tenant import Tenant
@@ -36,10 +36,10 @@ class Following:
     """The categories of these lines."""
     task: asyncio.Task[GangEvent] | None = None
 
-    def report(self, observation: Observation) -> None:
+    def report(self, state: GangState) -> None:
         """Keep what a task would log."""
-        self.lines.append(observation.line)
-        self.categories.append(observation.reason.category)
+        self.lines.append(state.line)
+        self.categories.append(state.reason.category)
 
     async def line(self, part: str) -> str:
         """Wait for the first line that contains this text, and return the line."""

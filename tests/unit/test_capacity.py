@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.capacity import (
 )
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, missing_limit
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe
+from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe
 from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, placed_at_once
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from tests.unit.builders import REF, at, job, podgroup, ranks
@@ -365,7 +365,7 @@ NEVER = Capacity(
 )
 
 
-def refused(*messages: str, capacity: Capacity | None = None) -> Observation:
+def refused(*messages: str, capacity: Capacity | None = None) -> GangState:
     texts = cycle(messages)
     pods = ranks(4, lambda one: one.unschedulable(next(texts)))
     return observe(job().resumed(1).read(), pods, None, REF, Evidence(capacity=capacity))

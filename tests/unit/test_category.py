@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of, reason_
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.observation import observe
+from airflow_provider_gangjobs.gang.state.gang_state import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension
 from airflow_provider_gangjobs.gang.state.queue_wait import given_up as read_given_up

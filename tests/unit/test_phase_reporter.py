@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe
+from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.reason import because
 from airflow_provider_gangjobs.gang.state.waiting import Evidence
@@ -30,7 +30,7 @@ NO_CAUSE_NAMED = because("NoCauseNamed").text
 
 def lines_at(*positions: int | None) -> list[str]:
     lines: list[str] = []
-    reporter = PhaseReporter(lambda observation: lines.append(observation.line))
+    reporter = PhaseReporter(lambda state: lines.append(state.line))
     for position in positions:
         reporter.report(observe(QUEUED, (), None, REF, Evidence(queue_position=position)), at(10))
     return [line.partition("queue team")[2] for line in lines]
@@ -52,7 +52,7 @@ NO_ROOM = "0/2 nodes are available: 2 Insufficient cpu."
 def reported(*messages_at: tuple[float, str]) -> list[str]:
     """Return what is reported of a gang whose pods have these messages at these times."""
     texts: list[str] = []
-    reporter = PhaseReporter(lambda observation: texts.append(observation.reason.text))
+    reporter = PhaseReporter(lambda state: texts.append(state.reason.text))
     for seconds, message in messages_at:
         pods = ranks(4, lambda one, message=message: one.unschedulable(message))
         reporter.report(observe(job().resumed(1).read(), pods, None, REF), at(seconds))
@@ -76,7 +76,7 @@ def in_queue_at(*messages_at: tuple[float, str]) -> list[tuple[float, str]]:
     The follower comes back when the reporter says so.
     """
     lines: list[tuple[float, str]] = []
-    reporter = PhaseReporter(lambda observation: lines.append((now, observation.reason.text)))
+    reporter = PhaseReporter(lambda state: lines.append((now, state.reason.text)))
     message, changes, due = "", list(messages_at), float("inf")
     while changes or due < float("inf"):
         now = min(due, changes[0][0] if changes else due)
@@ -127,7 +127,7 @@ def test_reason_with_other_numbers_is_reported_every_fifteen_minutes():
 
 def test_events_that_explain_nothing_do_not_repeat_the_line():
     lines: list[str] = []
-    reporter = PhaseReporter(lambda observation: lines.append(observation.line))
+    reporter = PhaseReporter(lambda state: lines.append(state.line))
     for has_events in (False, True):
         reporter.report(observe(QUEUED, (), None, REF), at(10), has_events=has_events)
     assert lines == ["queued: Waits for admission by Kueue queue team"]
@@ -152,7 +152,7 @@ class Snapshot:
         return _observe(self.job, self.pods).line
 
 
-def _observe(seen_job: StoredGang, pods: list[PodView]) -> Observation:
+def _observe(seen_job: StoredGang, pods: list[PodView]) -> GangState:
     return observe(seen_job, pods, None, REF)
 
 

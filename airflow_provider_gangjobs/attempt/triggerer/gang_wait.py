@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine, SupervisorReport
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
@@ -128,18 +128,18 @@ class PhaseCallbacks:
         """The methods that are to be called, and their arguments."""
         self._task: asyncio.Task[None] | None = None
 
-    def report(self, observation: Observation) -> None:
+    def report(self, state: GangState) -> None:
         """Call the callbacks soon, if the phase has changed."""
-        if not self._args.callbacks or self._is_stuck or observation.phase is self._phase:
+        if not self._args.callbacks or self._is_stuck or state.phase is self._phase:
             return
-        previous, self._phase = self._phase, observation.phase
+        previous, self._phase = self._phase, state.phase
         self._add(
             "on_phase_change",
-            phase=str(observation.phase),
+            phase=str(state.phase),
             previous=None if previous is None else str(previous),
-            message=self.mask(observation.line),
-            since=observation.since,
-            category=str(observation.reason.category),
+            message=self.mask(state.line),
+            since=state.since,
+            category=str(state.reason.category),
         )
 
     def report_progress(self, line: SupervisorLine, report: SupervisorReport) -> None:
@@ -231,14 +231,14 @@ CONNECTION_READ_FOR_S: Final = 300.0
 CONNECTION_MAX_AGE_S: Final = 10.0
 """The triggers of a triggerer that begin within so many seconds share one read of the connection."""
 CLOCK_WITHIN_S: Final = 30.0
-"""The first observation of the gang brings the time of the API server. A trigger waits at least this long for the first
-observation before the trigger applies the deadline of the task by the local clock."""
+"""The first look at the gang brings the time of the API server. A trigger waits at least this long for the first
+look before the trigger applies the deadline of the task by the local clock."""
 RESTARTS_MAX: Final = 5
 """How often in a row a gang is followed again after an unexpected exception. All restarts take about two minutes."""
 RESTART_BASE_S: Final = 1.0
 RESTART_CAP_S: Final = 60.0
 PROGRESS_S: Final = 900.0
-"""After the gang was followed for this long since its first observation, earlier errors are no longer counted."""
+"""After the gang was followed for this long since the first look, earlier errors are no longer counted."""
 STOP_WITHIN_S: Final = 30.0
 HARVEST_WITHIN_S: Final = 60.0
 """The default grace period of a pod is 30 s."""
@@ -320,8 +320,8 @@ class _GangWait:
         self._until = until
         self._log = log
         self._config = config
-        self._last: Observation | None = None
-        """The last observation that was reported."""
+        self._last: GangState | None = None
+        """The last state that was reported."""
         self._knows_secrets = args.secrets is False
         """Whether the masker of this process knows the secrets of the gang."""
         self._streaming = LogStreaming(args, log, self._handle_line)
@@ -335,7 +335,7 @@ class _GangWait:
 
     @property
     def has_progressed(self) -> bool:
-        """Whether the gang was followed for at least `PROGRESS_S` since its first observation."""
+        """Whether the gang was followed for at least `PROGRESS_S` since the first look."""
         return self._first_seen_at is not None and _monotonic() - self._first_seen_at >= PROGRESS_S
 
     async def run_with_logs(self, limit_s: float | None) -> GangEvent:
@@ -499,19 +499,19 @@ class _GangWait:
         self.callbacks.mask = mask if self._knows_secrets else hide
         self._streaming.is_allowed = self._knows_secrets
 
-    def _report(self, observation: Observation) -> None:
-        """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
-        category = observation.reason.category
+    def _report(self, state: GangState) -> None:
+        """Log the state. The first one also moves the timeout to the deadline by the API server's clock."""
+        category = state.reason.category
         count_diagnosis(category)
-        line = self.callbacks.mask(observation.line)
+        line = self.callbacks.mask(state.line)
         self._log.info("%s%s", line, "" if category in UNEVENTFUL else f" [{category}]")
-        self._last = observation
-        self.callbacks.report(observation)
-        missing = None if self._args.deadline else missing_limit(observation, self._args.deadlines)
+        self._last = state
+        self.callbacks.report(state)
+        missing = None if self._args.deadline else missing_limit(state, self._args.deadlines)
         if missing is not None and not self._is_unlimited:
             self._is_unlimited = True
             self._log.info("The task waits without a limit: it has neither %s nor execution_timeout", missing)
-        if self._args.stream_ranks and (observation.phase is Phase.RUNNING or observation.counts.running):
+        if self._args.stream_ranks and (state.phase is Phase.RUNNING or state.counts.running):
             self._streaming.start()
         if self._first_seen_at is None:
             self._first_seen_at = _monotonic()
@@ -553,10 +553,10 @@ _KEPT_AFTER_STOP: Final = ("counts", "ranks", "notes", "times", "queue", "placem
 """The fields of the event after a stop that say how the gang was, and not why its task ends."""
 
 
-def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEvent:
+def timeout_event(args: TriggerArgs, last: GangState | None = None) -> GangEvent:
     """Return the event of a task whose `execution_timeout` has passed.
 
-    :param last: The last observation of the gang, if there was one.
+    :param last: The last state of the gang, if there was one.
     """
     category = last.reason.category if last else Category.UNKNOWN
     return build_event(

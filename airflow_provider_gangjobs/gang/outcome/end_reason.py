@@ -1,6 +1,6 @@
 """Why a gang has ended, by the outcomes of its ranks. Pure.
 
-The first case that fits an outcome gives the cause. `gang.state.observation` has what is not an end of a rank.
+The first case that fits an outcome gives the cause. `gang.state.gang_state` has what is not an end of a rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 )
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
-from airflow_provider_gangjobs.gang.state.observation import reason_of_verdict
+from airflow_provider_gangjobs.gang.state.gang_state import reason_of_verdict
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.reason import Reason, because
 from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE
@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.gang.state.phase import Verdict
 
 
@@ -131,8 +131,8 @@ def reason_of_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedR
     return replace(found, data={**found.data, "others": str(others)}, since=verdict.at)
 
 
-def reason_of(observation: Observation, outcomes: Sequence[Outcome]) -> Reason:
-    """Return why a gang waits, runs, or has ended, by its observation and the outcomes that are known."""
-    if observation.verdict is None or observation.is_stopped:
-        return observation.reason
-    return reason_of_end(observation.verdict, outcomes)
+def reason_of(state: GangState, outcomes: Sequence[Outcome]) -> Reason:
+    """Return why a gang waits, runs, or has ended, by its state and the outcomes that are known."""
+    if state.verdict is None or state.is_stopped:
+        return state.reason
+    return reason_of_end(state.verdict, outcomes)

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, REFUSED_BY_QUE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
 
 
 class Deadlines(Struct, frozen=True):
@@ -59,10 +59,10 @@ class Limit(Struct, frozen=True):
     at: datetime
 
 
-def next_limit(observation: Observation, deadlines: Deadlines) -> Limit | None:
+def next_limit(state: GangState, deadlines: Deadlines) -> Limit | None:
     """Return the deadline that passes next; `None` if the present phase has no limit."""
-    limited_as = Phase.QUEUED if observation.phase is Phase.SUBMITTED else observation.phase
-    since, earlier_s = observation.since, observation.earlier_assembly_s
+    limited_as = Phase.QUEUED if state.phase is Phase.SUBMITTED else state.phase
+    since, earlier_s = state.since, state.earlier_assembly_s
     if since is None:
         return None
     if limited_as is Phase.QUEUED and deadlines.assemble_s is not None and earlier_s >= deadlines.assemble_s:
@@ -89,23 +89,23 @@ def limit_of_previous(limits: Mapping[str, float]) -> tuple[str, float | None]:
     return name, limits.get(name)
 
 
-def missing_limit(observation: Observation, deadlines: Deadlines) -> str | None:
+def missing_limit(state: GangState, deadlines: Deadlines) -> str | None:
     """Return the parameter of the task that would limit the wait of a gang for its queue or for nodes.
 
     `None` if the wait has a limit, or if the gang does not wait for these.
     """
-    is_queued = observation.reason.cause in IN_QUEUE | REFUSED_BY_QUEUE
-    waits = (is_queued or observation.waits_for_nodes) and next_limit(observation, deadlines) is None
-    return PARAMETERS.get(observation.phase) if waits else None
+    is_queued = state.reason.cause in IN_QUEUE | REFUSED_BY_QUEUE
+    waits = (is_queued or state.waits_for_nodes) and next_limit(state, deadlines) is None
+    return PARAMETERS.get(state.phase) if waits else None
 
 
-def next_deadline(observation: Observation, deadlines: Deadlines) -> datetime | None:
+def next_deadline(state: GangState, deadlines: Deadlines) -> datetime | None:
     """Return the time at which the present phase must be over; `None` if it has no limit."""
-    limit = next_limit(observation, deadlines)
+    limit = next_limit(state, deadlines)
     return limit.at if limit is not None else None
 
 
-def deadline_exceeded(observation: Observation, deadlines: Deadlines, now: datetime) -> Limit | None:
+def deadline_exceeded(state: GangState, deadlines: Deadlines, now: datetime) -> Limit | None:
     """Return the deadline that has passed at `now`, or `None`."""
-    limit = next_limit(observation, deadlines)
+    limit = next_limit(state, deadlines)
     return limit if limit is not None and now >= limit.at else None

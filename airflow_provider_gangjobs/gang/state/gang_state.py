@@ -1,6 +1,6 @@
-"""Observation: the state of a gang at one moment, computed from its Job, pods, PodGroup and events. Pure.
+"""GangState: the state of a gang at one moment, computed from its Job, pods, PodGroup and events. Pure.
 
-All times are the server's, so a restarted triggerer computes the same observation. Phases only move forward, unless a
+All times are the server's, so a restarted triggerer computes the same state. Phases only move forward, unless a
 queue suspends a running gang, which is then `queued` again.
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Observation:
+class GangState:
     """State of a gang at one moment."""
 
     ref: GangRef
@@ -75,7 +75,7 @@ class Observation:
     def refusal(self) -> Reason | None:
         """Why the scheduler cannot place the gang, in its own words; `None` if the gang waits for something else.
 
-        The next observation takes this as evidence, because a scheduler may overwrite the message that says it.
+        The next state takes this as evidence, because a scheduler may overwrite the message that says it.
         """
         is_found = "claim" in self.reason.data or "never_fits" in self.reason.data
         return self.reason if self.waits_for_nodes and not is_found else None
@@ -105,7 +105,7 @@ def observe(
     podgroup: PodGroupView | None,
     ref: GangRef,
     evidence: Evidence = NO_EVIDENCE,
-) -> Observation:
+) -> GangState:
     """Observe a gang. Pods of other Jobs are ignored.
 
     :param gang: The Job; `None` only if the API server has no Job with this name.
@@ -121,12 +121,12 @@ def observe(
     if own_job is not None and ran_after_start is not None and own_job.status.start_time == ran_after_start:
         counts = replace(counts, started=max(counts.started, counts.ranks))
     inputs = WaitInputs(own_job, pods, podgroup, counts, evidence)
-    return _observation(ref, inputs, phase_of(own_job, counts), judge(gang, ref), started=counts.started)
+    return _state_in(ref, inputs, phase_of(own_job, counts), judge(gang, ref), started=counts.started)
 
 
 def observe_counters(
     gang: StoredGang, sample: PodIndex, podgroup: PodGroupView | None, counts: Counts, evidence: Evidence = NO_EVIDENCE
-) -> Observation:
+) -> GangState:
     """Observe a gang of which only some pods are known, which explain why it waits, by the counters of its Job.
 
     The time at which all ranks had started is not known.
@@ -134,13 +134,11 @@ def observe_counters(
     :param counts: The numbers of ranks that the Job shows.
     """
     inputs = WaitInputs(gang, sample, podgroup, counts, evidence)
-    return _observation(gang.ref, inputs, phase_of(gang), judge(gang, gang.ref), started=0)
+    return _state_in(gang.ref, inputs, phase_of(gang), judge(gang, gang.ref), started=0)
 
 
-def _observation(
-    ref: GangRef, inputs: WaitInputs, phase: Phase, verdict: Verdict | None, *, started: int
-) -> Observation:
-    """Return the observation of a gang in this phase.
+def _state_in(ref: GangRef, inputs: WaitInputs, phase: Phase, verdict: Verdict | None, *, started: int) -> GangState:
+    """Return the state of a gang in this phase.
 
     :param started: How many ranks have started, as far as their pods show it.
     """
@@ -149,7 +147,7 @@ def _observation(
     if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(workload)):
         began[Phase.QUEUED] = evicted
     reason = _reason(phase, inputs, verdict)
-    return Observation(
+    return GangState(
         ref,
         phase,
         began,

@@ -1,11 +1,11 @@
-"""The observation of a gang: phase, times, counts, the reason of a wait, and deadlines."""
+"""The state of a gang: phase, times, counts, the reason of a wait, and deadlines."""
 
 import pytest
 
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline, next_limit
+from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.messages import summarize_refusal
-from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_counters
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
@@ -18,7 +18,7 @@ NO_CAUSE_NAMED = because("NoCauseNamed").text
 NO_ROOM = because("InsufficientResources", evidence="Insufficient cpu on 2 of 2 nodes")
 
 
-def _observe(seen_job=None, pods=(), group=None, **more) -> Observation:
+def _observe(seen_job=None, pods=(), group=None, **more) -> GangState:
     return observe(seen_job.read() if seen_job else None, pods, group, REF, Evidence(**more))
 
 
@@ -96,7 +96,7 @@ def test_phase_follows_from_job_and_pods(seen, pods, phase):
         "being deleted",
     ],
 )
-def test_counters_of_the_job_give_the_same_observation_as_all_pods(state):
+def test_counters_of_the_job_give_the_same_state_as_all_pods(state):
     built, pods, phase = PHASES[state]
     whole = _observe(built, pods)
     seen = observe_counters(built.read(), PodIndex(REF, ()), None, whole.counts)
