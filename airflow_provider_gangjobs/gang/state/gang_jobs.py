@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.gang.state.stopped import (
     all_succeeded,
     has_succeeded_by_main,
 )
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job, view_of
 from airflow_provider_gangjobs.kube.views import (
     Condition,
     JobSpec,
@@ -62,11 +62,11 @@ def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | 
     gang = read_job(main_job)
     if not gang.record.roles:
         return gang
-    seen, uid = gang.view, gang.ref.uid
-    jobs = filter(is_role_job, (read_job(job).view for job in others))
+    uid = gang.ref.uid
+    jobs = filter(is_role_job, map(view_of, others))
     if gang.record.has_job_set:
-        return _combine_job_set(seen, [job for job in jobs if job.metadata.labels.gang_uid == uid])
-    return combine(seen, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
+        return _combine_job_set(gang, [job for job in jobs if job.metadata.labels.gang_uid == uid])
+    return _combine(gang, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
 
 
 def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[StoredGang]:
@@ -74,7 +74,7 @@ def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[StoredGang
 
     Jobs of roles whose main Job is missing are left out.
     """
-    views = [read_job(job).view for job in stored]
+    views = list(map(view_of, stored))
     of_roles: dict[tuple[str, str | None], list[JobView]] = {}
     for job in filter(is_role_job, views):
         of_roles.setdefault(_gang_of(job), []).append(job)
@@ -89,31 +89,30 @@ def is_role_job(job: JobView) -> bool:
     return job.metadata.labels.gang_role is not None and job.metadata.labels.task is None
 
 
-def combine(main_job: JobView, by_role: Mapping[str | None, JobView]) -> StoredGang:
+def _combine(main: StoredGang, by_role: Mapping[str | None, JobView]) -> StoredGang:
     """Return the Jobs of a gang with roles as one Job.
 
-    :param main_job: The Job of the first role.
+    :param main: The Job of the first role.
     :param by_role: The Jobs of the other roles, as far as they exist.
     """
-    roles = build_gang(main_job).record.roles
+    main_job, roles = main.view, main.record.roles
     found = [(roles[0], main_job), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles[1:] if role.name not in by_role]
     size = sum(role.size for role in roles)
     spec = replace(main_job.spec, parallelism=size, completions=size)
     metadata = replace(main_job.metadata, generation=max(job.metadata.generation for job in jobs))
-    conditions = tuple(_conditions(found, missing if _is_started(main_job) else (), is_whole=not missing))
+    conditions = tuple(_conditions(found, missing if _is_started(main) else (), is_whole=not missing))
     status = _status(found, missing, conditions)
     return build_gang(JobView(metadata=metadata, spec=spec, status=status), jobs)
 
 
-def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang:
+def _combine_job_set(main: StoredGang, stored: Sequence[JobView]) -> StoredGang:
     """Return the Jobs of a gang whose roles are a JobSet as one Job.
 
     :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
     """
-    main = build_gang(main_job)
-    roles, noted = main.record.roles, main.submitted.role_jobs
+    main_job, roles, noted = main.view, main.record.roles, main.submitted.role_jobs
     by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
     found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
     jobs = tuple(job for _, job in found)
@@ -121,7 +120,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
     limits_s = [job.spec.active_deadline_seconds for job in jobs]
     size = sum(role.size for role in roles)
     spec = JobSpec(
-        suspend=not _is_submitted(main_job) or any(map(_waits_suspended, jobs)),
+        suspend=not _is_submitted(main) or any(map(_waits_suspended, jobs)),
         parallelism=size,
         completions=size,
         active_deadline_seconds=max(filter(None, limits_s), default=None),
@@ -132,7 +131,7 @@ def _combine_job_set(main_job: JobView, stored: Sequence[JobView]) -> StoredGang
         generation=max((job.metadata.generation for job in jobs), default=main_job.metadata.generation),
         labels=replace(main_job.metadata.labels, kueue_queue=queue),
     )
-    conditions = tuple(_conditions_of_job_set(main_job, found, missing, is_gone=not stored))
+    conditions = tuple(_conditions_of_job_set(main, found, missing, is_gone=not stored))
     status = _status(found, missing, conditions)
     if has_succeeded_by_main(main_job):
         status = all_succeeded(status, size, conditions[-1])
@@ -200,15 +199,15 @@ def _waits_suspended(job: JobView) -> bool:
     return job.spec.suspend and not end_condition(job)
 
 
-def _is_started(main_job: JobView) -> bool:
+def _is_started(main: StoredGang) -> bool:
     """The main Job was started, which is the last step of a submission, and is not being deleted."""
-    return _is_submitted(main_job) and main_job.metadata.deletion_timestamp is None
+    return _is_submitted(main) and not main.is_being_deleted
 
 
-def _is_submitted(main_job: JobView) -> bool:
+def _is_submitted(main: StoredGang) -> bool:
     """The submission is complete. Kueue may suspend the main Job of a JobSet after that, because it names no queue
     (`manageJobsWithoutQueueName`)."""
-    return not main_job.spec.suspend or build_gang(main_job).submitted.is_queued
+    return not main.is_suspended or main.submitted.is_queued
 
 
 def _status(
@@ -249,18 +248,18 @@ def _conditions(
 
 
 def _conditions_of_job_set(
-    main_job: JobView, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
+    main: StoredGang, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
 ) -> Iterable[Condition]:
-    if has_succeeded_by_main(main_job):
+    if has_succeeded_by_main(main.view):
         # The JobSet is deleted then, and its pods run until it is gone.
-        announced = _condition(main_job, "Complete") if is_gone else None
+        announced = _condition(main.view, "Complete") if is_gone else None
         yield announced or Condition("SuccessCriteriaMet", "True", REASON_SUCCEEDED)
         return
     jobs = [job for _, job in found]
     suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
     yield from next(([one] for one in suspended if one is not None), ())
     # The follower completes the main Job when all Jobs are complete.
-    success = _condition(main_job, "Complete") or (None if missing else _success(jobs))
+    success = _condition(main.view, "Complete") or (None if missing else _success(jobs))
     if success is not None and success.type == "Complete":
         yield success
         return
@@ -269,9 +268,9 @@ def _conditions_of_job_set(
     if failure is None:
         # Nothing but the deletion of the JobSet ends the gang.
         has_ended = is_gone
-        failure = _condition(main_job, "Failed") or _condition(main_job, "FailureTarget")
-        if not build_gang(main_job).is_stopped:
-            failure = _failure((), missing) if _is_started(main_job) else None
+        failure = _condition(main.view, "Failed") or _condition(main.view, "FailureTarget")
+        if not main.is_stopped:
+            failure = _failure((), missing) if _is_started(main) else None
     if failure is not None:
         yield replace(failure, type="Failed" if has_ended else "FailureTarget")
     elif success is not None:

@@ -41,7 +41,12 @@ def read_job(stored: JobView | Mapping[str, Any]) -> StoredGang:
     Raises:
         msgspec.ValidationError: A field does not have the type that Kubernetes defines.
     """
-    return build_gang(with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored))))
+    return build_gang(view_of(stored))
+
+
+def view_of(stored: JobView | Mapping[str, Any]) -> JobView:
+    """Return the view of a Job, with the end by its main containers if it is marked with one; raises as `read_job`."""
+    return with_end_by_main(stored if isinstance(stored, JobView) else view(JobView, dict(stored)))
 
 
 def build_gang(job: JobView, jobs: tuple[JobView, ...] = ()) -> StoredGang:
