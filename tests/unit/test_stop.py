@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.gang.state.phase import (
 )
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stop import (
+    before_deletion,
     finish_patch,
     is_kept_from_failing,
     is_to_fail,
@@ -76,6 +77,12 @@ def test_first_mark_of_a_stop_stays() -> None:
     ended = {"activeDeadlineSeconds": 0}
     assert stop_patch(BY_CLEANUP, first)["metadata"]["annotations"].keys() == {well_known.ANNOTATION_STOPPED}
     assert stop_patch(BY_CLEANUP, second) == {"spec": ended}
+
+
+def test_gang_that_a_deletion_has_begun_to_stop_is_judged_as_before() -> None:
+    live, by_user = job().started(1), job().started(1).stopped()
+    assert before_deletion(job().started(1).stopped(BY_DELETION).read()) == live.read()
+    assert before_deletion(by_user.read()) == by_user.read()
 
 
 STEPS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {

@@ -19,11 +19,11 @@ from airflow_provider_gangjobs.gang.state.stopped import (
     end_by_main,
     mark_patch,
 )
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang
 from airflow_provider_gangjobs.kube.views import end_condition
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 STOPPED_DEADLINE_S: Final = 0
 """activeDeadlineSeconds of a stopped Job, which the Job controller compares before it creates pods."""
@@ -87,7 +87,7 @@ def before_deletion(gang: StoredGang) -> StoredGang:
         return gang
     metadata = gang.view.metadata
     annotations = replace(metadata.annotations, stopped=None)
-    return replace(gang, view=replace(gang.view, metadata=replace(metadata, annotations=annotations)))
+    return build_gang(replace(gang.view, metadata=replace(metadata, annotations=annotations)), gang.jobs)
 
 
 def is_ended_by_main(gang: StoredGang) -> bool:
