@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.state.stopped import (
     parse_stopped,
     with_end_by_main,
 )
-from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, find_true_condition, view
+from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,20 +55,20 @@ def build_gang(job: JobView, jobs: tuple[JobView, ...] = ()) -> StoredGang:
     :param job: The Job of the gang, or its Jobs as one Job.
     :param jobs: The Jobs that `job` combines; see `StoredGang.jobs`.
     """
-    metadata, conditions = job.metadata, job.status.conditions
+    metadata = job.metadata
     annotations = metadata.annotations
     reading = read_record(annotations.record)
     submitted = read_mark(Submitted, annotations.submitted)
     lacks_jobs = bool(reading.problem or (reading.record.roles and not jobs))
-    complete, failed, announced, failing, suspended = (
-        find_true_condition(conditions, kind)
-        for kind in ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget", "Suspended")
-    )
+    true = {one.type: one for one in job.status.conditions if one.status == "True"}
+    complete, failed, failing = true.get("Complete"), true.get("Failed"), true.get("FailureTarget")
+    announced = true.get("SuccessCriteriaMet")
     if lacks_jobs:  # the end of the main Job is not the end of the gang, and its failure announces that end
         complete, failed, announced, failing = None, None, None, failing or failed
     return StoredGang(
         view=job,
         jobs=jobs,
+        status=job.status,
         ref=GangRef(metadata.namespace, metadata.name, metadata.uid),
         attempt=parse_number(metadata.labels.attempt) or 0,
         installation=metadata.labels.installation or "",
@@ -83,7 +83,7 @@ def build_gang(job: JobView, jobs: tuple[JobView, ...] = ()) -> StoredGang:
         failed_condition=failed,
         failure_target_condition=failing,
         interim_condition=announced or failing,
-        suspended_condition=suspended,
+        suspended_condition=true.get("Suspended"),
     )
 
 
@@ -97,6 +97,8 @@ class StoredGang(Struct, frozen=True, kw_only=True):
     view: JobView
     jobs: tuple[JobView, ...]
     """The Jobs that `view` combines, the main Job first; empty for a gang of one Job, and if they are not known."""
+    status: JobStatus
+    """`view.status`."""
     ref: GangRef
     attempt: int
     """Number of the attempt, from 0, also if the Job does not have the label."""
@@ -137,10 +139,6 @@ class StoredGang(Struct, frozen=True, kw_only=True):
     @property
     def jobs_with_pods(self) -> tuple[JobView, ...]:
         return self.jobs[1:] if self.record.has_job_set else self.jobs
-
-    @property
-    def status(self) -> JobStatus:
-        return self.view.status
 
     @property
     def queue(self) -> str | None:
