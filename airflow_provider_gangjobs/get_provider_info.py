@@ -31,12 +31,12 @@ _INSTALLATION_ID: dict[str, Any] = {
 _END_FROM_TRIGGER: dict[str, Any] = {
     "description": (
         "Whether tasks that do not give the parameter end_from_trigger end in the triggerer when their gang has "
-        "succeeded, without a worker, if they can. Needs Airflow 3.3.\n"
+        "succeeded, without a worker, if they can. Has no effect before Airflow 3.3.\n"
     ),
     "version_added": "0.1.0",
     "type": "boolean",
     "example": None,
-    "default": "False",
+    "default": "True",
 }
 
 

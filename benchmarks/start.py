@@ -74,7 +74,7 @@ def make_dag(dag_id: str, gangs: int, *, to_end: bool) -> dict[str, Any]:
 
 
 SUBMITTED: dict[str, Any] = {"resources": {"cpu": "1000"}, "wait_until": "submitted", "do_xcom_push": False}
-TO_END: dict[str, Any] = {"resources": {"cpu": "1m", "memory": "1Mi"}, "end_from_trigger": True}
+TO_END: dict[str, Any] = {"resources": {"cpu": "1m", "memory": "1Mi"}}
 
 
 async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:

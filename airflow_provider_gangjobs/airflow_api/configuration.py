@@ -26,6 +26,7 @@ __all__ = [
     "configured_links",
     "ends_from_trigger",
     "has_task_labels",
+    "has_tracing",
     "installation_id",
     "starts_from_trigger",
 ]
@@ -97,8 +98,13 @@ def starts_from_trigger() -> bool:
 
 
 def ends_from_trigger() -> bool:
-    """Return whether tasks that do not say it end in the triggerer if they can. The default is false."""
-    return bool(conf.getboolean(SECTION, "end_from_trigger", fallback=False))
+    """Return whether tasks that do not say it end in the triggerer if they can, which is the default."""
+    return bool(conf.getboolean(SECTION, "end_from_trigger", fallback=True))
+
+
+def has_tracing() -> bool:
+    """Return whether Airflow sends a trace of each task."""
+    return bool(conf.getboolean("traces", "otel_on", fallback=False))
 
 
 def configured_links() -> tuple[LinkTemplate, ...]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time.xcom import XCom
 
-from airflow_provider_gangjobs.airflow_api.configuration import conf
+from airflow_provider_gangjobs.airflow_api.configuration import has_tracing
 from airflow_provider_gangjobs.kube.well_known import ENV_LINEAGE_PARENT, TASK_ENV
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _OPENLINEAGE: Final = "airflow.providers.openlineage"
 
 def describes_tasks() -> bool:
     """Return whether `task_env` may return a variable in this process."""
-    return _has_tracing() or _sends_lineage()
+    return has_tracing() or _sends_lineage()
 
 
 def task_env(ti: Any, log: Logger) -> dict[str, str]:
@@ -59,7 +59,7 @@ def _lineage_parent(ti: Any, log: Logger) -> dict[str, str]:
 
 def _trace_context() -> dict[str, str]:
     """Return the W3C trace context of the span in which Airflow runs the task, if Airflow's tracing is on."""
-    if not _has_tracing():
+    if not has_tracing():
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -71,10 +71,6 @@ def _trace_context() -> dict[str, str]:
 def _sends_lineage() -> bool:
     is_installed = _OPENLINEAGE in sys.modules or find_spec(_OPENLINEAGE) is not None
     return is_installed and not import_module(f"{_OPENLINEAGE}.conf").is_disabled()
-
-
-def _has_tracing() -> bool:
-    return bool(conf.getboolean("traces", "otel_on", fallback=False))
 
 
 SAME: Final = frozenset(

@@ -1,7 +1,8 @@
 """The end of a task in the triggerer, without a worker: whether it is possible, the XComs, and the event.
 
 Airflow ends such a task in its database. What the process of a task does at its end, and what Airflow 3.3 does only for
-such a process, would be lost. `reasons_for_worker` has all of it, each with its name.
+such a process, would be lost. So the rule is: all that a worker makes observable is produced by the trigger, too, or is
+not used by this task and this installation. `reasons_for_worker` has what only a worker produces, each with its name.
 
 `TaskSuccessEvent(xcoms=...)` stores the JSON text of a value in place of the value (Airflow 3.3.2), so a trigger pushes
 XComs as a worker does, through the Execution API, before the event.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.airflow_api.configuration import conf, has_tracing
 from airflow_provider_gangjobs.exceptions import Problem
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ RETURN_VALUE: Final = "return_value"
 
 
 class EndFacts(Struct, frozen=True, kw_only=True):
-    """What decides whether a task may end in the triggerer. All but the last three are known when the DAG is parsed."""
+    """What decides whether a task may end in the triggerer. The last five are known only to the running Airflow."""
 
     waits_in_worker: bool = False
     """The task is not deferrable."""
@@ -42,6 +44,10 @@ class EndFacts(Struct, frozen=True, kw_only=True):
     """Airflow has an XCom backend of its own."""
     listeners: bool = False
     """A plugin of Airflow has a listener."""
+    traces: bool = False
+    """Airflow sends a trace of each task."""
+    clears_state: bool = False
+    """Airflow clears the state store of a task that has succeeded."""
 
 
 _REASONS: Final = {
@@ -55,6 +61,8 @@ _REASONS: Final = {
     "old_airflow": "a trigger can end a task only with Airflow 3.3 or later",
     "xcom_backend": "Airflow has an XCom backend of its own, which only a worker uses",
     "listeners": "a plugin of Airflow has a listener, such as that of OpenLineage, which only a worker calls",
+    "traces": "[traces] otel_on is true, and only a worker sends the spans of a task",
+    "clears_state": "[state_store] clear_on_success is true, which Airflow does only after a worker",
 }
 
 
@@ -85,8 +93,13 @@ def with_system_facts(facts: EndFacts) -> EndFacts:
     from airflow.sdk.execution_time.xcom import XCom
     from airflow.sdk.listener import get_listener_manager
 
-    listeners = any(not _is_example(listener) for listener in get_listener_manager().pm.get_plugins())
-    return replace(facts, xcom_backend=XCom is not BaseXCom, listeners=listeners)
+    return replace(
+        facts,
+        xcom_backend=XCom is not BaseXCom,
+        listeners=any(not _is_example(listener) for listener in get_listener_manager().pm.get_plugins()),
+        traces=has_tracing(),
+        clears_state=conf.getboolean("state_store", "clear_on_success", fallback=False),
+    )
 
 
 def _is_example(listener: object) -> bool:
@@ -119,6 +132,15 @@ async def push_xcom(
         dag_result=is_dag_result,
         _mapped_length=mapped_length,
     )
+
+
+async def has_xcom(ti: Any, key: str) -> bool:
+    """Return whether the task has an XCom with a value."""
+    from airflow.sdk.execution_time.xcom import XCom
+
+    map_index = -1 if ti.map_index is None else ti.map_index
+    names = {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id}
+    return await XCom.aget_one(key=key, map_index=map_index, **names) is not None
 
 
 def is_mappable(value: Any) -> bool:

@@ -90,6 +90,12 @@ class TriggerEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the task returns the result of its DAG."""
     is_mapped_over: bool = False
     """Whether another task is mapped over the value of this task, so that Airflow must know its length."""
+    operator: str = ""
+    """Name of the class of the operator, for the metrics of a success."""
+    team: str = ""
+    """Name of the team of the DAG, for the same."""
+    started: float | None = None
+    """When the try began, in Unix time. If it is not known, it began when the gang was submitted."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
@@ -108,19 +114,28 @@ class TriggerEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def trigger_end(
-    task: TaskParameters, ti: Any, result_folder: str | None, log: Logger, *, is_dag_result: bool | None = None
+    task: TaskParameters,
+    ti: Any,
+    result_folder: str | None,
+    log: Logger,
+    *,
+    operator: str = "",
+    is_dag_result: bool | None = None,
 ) -> dict[str, Any] | None:
-    """Return `TriggerArgs.end` of a task; `None` if a worker must end the task, or if nobody wants it otherwise.
+    """Return `TriggerArgs.end` of a task; `None` if a worker must end the task, or if the task wants that.
 
-    The log says why a worker must end a task that wants to end in the triggerer.
+    The log says why a worker must end a task. With an Airflow that has no other way, only the level DEBUG does.
 
     :param ti: The task instance of the context. Its `task` belongs to a DAG.
+    :param operator: Name of the operator's class. By default that of the task.
     :param is_dag_result: Whether the task returns the result of its DAG. By default the operator says it.
     """
     if not task.wants_trigger_end:
         return None
-    if reasons := reasons_for_worker(with_system_facts(task.end_facts)):
-        log.info("A worker ends this task after its gang, and not the triggerer: %s", "; ".join(reasons))
+    facts = with_system_facts(task.end_facts)
+    if reasons := reasons_for_worker(facts):
+        tell = log.debug if facts.old_airflow else log.info
+        tell("A worker ends this task, and not the triggerer: %s", "; ".join(reasons))
         return None
     is_mapped = ti.map_index is not None and ti.map_index >= 0
     return TriggerEnd(
@@ -134,6 +149,9 @@ def trigger_end(
         pushes_xcoms=task.do_xcom_push,
         is_dag_result=ti.task.returns_dag_result if is_dag_result is None else is_dag_result,
         is_mapped_over=not is_mapped and next(iter(ti.task.iter_mapped_dependants()), None) is not None,
+        operator=operator or type(ti.task).__name__,
+        team=getattr(ti, "stats_tags", {}).get("team_name", ""),
+        started=None if ti.start_date is None else ti.start_date.timestamp(),
     ).to_json()
 
 
@@ -320,13 +338,18 @@ def worker_wait_limit_s(
     return max(0.0, limit_s - before_s - min(ALARM_MARGIN_S, limit_s * ALARM_MARGIN_PART))
 
 
-def execution_timeout_error(key: TaskKey, execution_timeout: timedelta | None) -> DeadlineExceeded:
-    """Return the error of a task whose `execution_timeout` has passed, if the phase of its gang is not known."""
+def execution_timeout_error(
+    key: TaskKey, execution_timeout: timedelta | None, *, has_gang: bool = True
+) -> DeadlineExceeded:
+    """Return the error of a task whose `execution_timeout` has passed, if the phase of its gang is not known.
+
+    :param has_gang: Whether the try may have a live gang.
+    """
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
 
     return DeadlineExceeded(
         ref=f"of task {key.dag_id}.{key.task_id}",
-        phase="under way",
+        phase="under way" if has_gang else "not submitted, or had ended,",
         seconds=execution_timeout.total_seconds() if execution_timeout else None,
         advice="Raise execution_timeout of the task",
         limited_by="execution_timeout",

@@ -37,19 +37,45 @@ log = logging.getLogger(__name__)
 PREFIX: Final = "gangjobs."
 
 
-def report_use(event: GangEvent, dag_id: str, task_id: str, task_log: Logger) -> None:
-    """Log what the time of a gang that has ended was used for, and send it as metrics. Does not raise.
+def log_use(event: GangEvent, task_log: Logger) -> None:
+    """Log what the time of a gang that has ended was used for.
 
     :param task_log: The log of the task.
     """
     if event.time_use is not None:
         ranks = event.counts.get("ranks", 0) or len(event.ranks)
         task_log.info("Time used: %s", describe_use(event.time_use, event.requests, ranks))
+
+
+def send_use(event: GangEvent, dag_id: str, task_id: str) -> None:
+    """Send what the time of a gang that has ended was used for as metrics. Does not raise."""
     try:
         for name, value, tags in _metrics_of(event):
             airflow_stats().incr(f"{PREFIX}{name}", value, tags={"dag_id": dag_id, "task_id": task_id, **tags})
     except Exception as error:  # a metrics library may raise anything
         log.debug("The metrics of gang %s were not sent: %r", event.ref, error)
+
+
+def send_success(ti: Any, *, operator: str, team: str, seconds: float | None) -> None:
+    """Send the metrics of a task that has succeeded which Airflow's worker would send. Does not raise.
+
+    Airflow sends them also under their former names, if `[metrics] legacy_names_on` is true. The source is
+    `_handle_current_task_success`, `run` and `finalize` of the Task SDK's `task_runner` (Airflow 3.3).
+
+    :param operator: Name of the class of the operator.
+    :param team: Name of the team of the DAG; empty if it has none.
+    :param seconds: How long the task took; `None` if that is not known.
+    """
+    tags = {"dag_id": ti.dag_id, "task_id": ti.task_id, **({"team_name": team} if team else {})}
+    try:
+        stats = airflow_stats()
+        stats.incr("operator_successes", tags={**tags, "operator_name": operator})
+        stats.incr("ti_successes", tags=tags)
+        stats.incr("ti.finish", tags={**tags, "state": "success"})
+        if seconds is not None:
+            stats.timing("task.duration", seconds * 1000, tags=tags)
+    except Exception as error:  # a metrics library may raise anything
+        log.debug("The metrics of task %s.%s were not sent: %r", ti.dag_id, ti.task_id, error)
 
 
 def _metrics_of(event: GangEvent) -> Iterator[tuple[str, int, dict[str, str]]]:

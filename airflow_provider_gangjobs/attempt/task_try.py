@@ -159,8 +159,9 @@ class TaskTry:
 
     def end_late_gang(self) -> DeadlineExceeded:
         """End the gang, because the `execution_timeout` of the task has passed, and return the error of the task."""
+        has_gang = self.gangs.live() != []
         self.gangs.end(self.task.on_finish, why=BY_EXECUTION_TIMEOUT)
-        return execution_timeout_error(self.gangs.key, self.task.execution_timeout)
+        return execution_timeout_error(self.gangs.key, self.task.execution_timeout, has_gang=has_gang)
 
     # -- submission ------------------------------------------------------------------------------------------
 
@@ -317,7 +318,7 @@ class TaskTry:
     def _finish(self, event: GangEvent) -> Any:
         """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
         from airflow_provider_gangjobs.attempt.completion import hand_over_accepted, is_handed_over, skip_on_exit_codes
-        from airflow_provider_gangjobs.attempt.metrics import report_use
+        from airflow_provider_gangjobs.attempt.metrics import log_use, send_use
         from airflow_provider_gangjobs.gang.outcome.event import disruption_of
 
         while (lost := disruption_of(event, allowed=self.task.max_disruptions)) is not None and lost.is_allowed:
@@ -327,7 +328,8 @@ class TaskTry:
             return asdict(event.ref)
         completion = self._read_completion(event)
         self._push_xcom(XCOM_END, completion.event.to_payload())
-        report_use(completion.event, self.gangs.key.dag_id, self.gangs.key.task_id, self.log)
+        log_use(completion.event, self.log)
+        send_use(completion.event, self.gangs.key.dag_id, self.gangs.key.task_id)
         with skip_on_exit_codes(self.task.skip_on_exit_code, completion.outcomes):
             completion.require_success()
         value = completion.results(self.task.results, limit=self.task.results_limit)

@@ -14,7 +14,7 @@ repeated. The callers only choose the end and the condition, by the state of the
 | a task that fails, with another `on_finish` | stop | stop | - | - | - | - |
 | the `execution_timeout` of a deferred task | stop | stop | - | - | - | - |
 | a task whose gang has failed, with `on_finish="delete"` | delete | delete | delete | delete | delete | - |
-| a task that has succeeded | deliver | deliver | deliver | deliver | deliver | - |
+| a task that has succeeded | deliver | deliver | deliver | deliver | - | - |
 | a new attempt of a task | delete | delete | - | - | - | delete |
 | `hook.stop`, `gangjobs cancel` | stop | stop | - | - | - | stop |
 | `hook.delete`, `gangjobs delete`, `GangJobDeleteOperator` | delete | delete | delete | delete | delete | delete |

@@ -51,7 +51,8 @@ async def deliver(
     A Job that can be deleted at once is not marked before: nobody reads the mark of a Job that is gone. After any other
     answer to the DELETE, the Job is marked, so that the next try or a sweep does not take it for undelivered.
 
-    Returns false if the gang was left alone. The pods of a gang whose Job is gone are released, too.
+    Returns whether this call has delivered the gang: false if another one has, if `claim_id` is not responsible, or if
+    the Job is gone. The pods of a gang whose Job is gone are released, too.
 
     :param version: The resourceVersion in which the Job had ended and `claim_id` was responsible; empty if unknown.
     """
@@ -63,7 +64,7 @@ async def deliver(
     if release_held:
         await release_gang(client, ref)
     if not deletes or marked is None:
-        return True
+        return marked is not None
     requests = RetryingRequests(client, ref.namespace)
     return (await delete(requests, ref, only_if=lambda gang: gang.holds_claim(claim_id), seen=marked)).kept is None
 
@@ -98,7 +99,7 @@ async def mark_delivered(
     """Mark the gang as delivered, if `claim_id` is responsible for it when the server applies the patch.
 
     The server compares the whole text of the claim that was read. Returns the Job as the server stored it, or None if
-    the Job is gone or another task instance is responsible.
+    the Job is gone, another task instance is responsible, or the gang was delivered in the same way before.
 
     :param is_kept: As for `delivery`. `is_given_up` is, too.
 
@@ -113,6 +114,8 @@ async def mark_delivered(
         gang = await requests.retry(partial(get_main_job, client, ref))
         text = None if gang is None else gang.view.metadata.annotations.claim
         if gang is None or text is None or gang.claim.id != claim_id:
+            return None
+        if gang.is_delivered and not (is_kept or is_given_up):
             return None
         if refused is not None and text == compared:
             raise refused  # the server sends the same answer for a patch that is invalid for another reason

@@ -145,7 +145,8 @@ class DeadlineExceeded(GangEndError):
     ref: str
     phase: str
     """`queued`, `assembling` or `running`. With `limited_by`, any phase of the gang, `under way` if the phase is not
-    known, or `still ending` if the task waited for the pods of the previous attempt."""
+    known, `not submitted, or had ended,` if there is no live gang, or `still ending` if the task waited for the pods of
+    the previous attempt."""
     seconds: float | None
     """How long the phase was allowed to take; `None` if the limit is no longer known."""
     waiting_for: str = ""

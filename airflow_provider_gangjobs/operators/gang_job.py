@@ -104,11 +104,15 @@ class GangJobOperator(GangParameters):
         with self._opened_try(context) as this_try:
             return this_try.run()
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Complete the task with the event of the trigger. Everything else is read from the cluster.
 
         A try that Airflow resumes with the event of an earlier try begins with `execute` (`airflow_api.task_state`).
+
+        :param event: `None` if no trigger has run: `airflow tasks test` resumes a task that the scheduler would defer.
         """
+        if event is None:
+            return self.execute(context)
         if is_of_earlier_try(event, context["ti"]):
             self.log.warning("The task was cleared while a worker completed it, so this try begins anew")
             return self.execute(context)
@@ -174,13 +178,14 @@ class GangJobOperator(GangParameters):
 
     @property
     def on_success_callback(self) -> list[Callable[[Context], Any]]:
-        """The callback that delivers the gang, followed by the callbacks of the user.
+        """The callbacks of the user, after the one that delivers the gang in the process of a try.
 
         Airflow calls them after it has reported the success of the task. The gang may be delivered only after the API
         server has accepted the report. Until then, a fault of the process, of `post_execute`, of an XCom backend or of
-        the API server can still fail the task, and the next try must find the gang.
+        the API server can still fail the task, and the next try must find the gang. A process without a try, such as
+        the DAG processor, has nothing to deliver.
         """
-        return [_deliver, *self._on_success]
+        return self._on_success if self._try is None else [_deliver, *self._on_success]
 
     @on_success_callback.setter
     def on_success_callback(self, given: Callable[[Context], Any] | Iterable[Callable[[Context], Any]] | None) -> None:

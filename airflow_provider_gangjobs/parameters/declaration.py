@@ -343,11 +343,12 @@ def gang_job_parameters(
     :param start_from_trigger: Whether the triggerer also starts the gang, so that the task needs no worker before the
         gang has ended, and no slot. Only with Airflow 3.3, and only the first try. A task that only a worker can start
         starts in a worker, and its log says why. Defaults to `[gangjobs] start_from_trigger`, which is false.
-    :param end_from_trigger: Whether the success of the gang ends the task in the triggerer, without a worker. Needs
-        Airflow 3.3. Refused for a task with `outlets`, `post_execute`, `on_success_callback`, `multiple_outputs`, extra
-        links, or another `wait_until`. A failure, an XCom backend of your own, a listener such as that of OpenLineage,
-        or logs of more than 256 KiB at the end take a worker, and the log of the task says why. Defaults to `[gangjobs]
-        end_from_trigger`, which is false; with true there, a task that needs a worker has one.
+    :param end_from_trigger: Whether the success of the gang ends the task in the triggerer, without a worker. Defaults
+        to `[gangjobs] end_from_trigger`, which is true. A worker ends a task with `outlets`, `post_execute`,
+        `on_success_callback`, `multiple_outputs`, extra links, or another `wait_until`, for which true is refused here.
+        A worker also ends the task after a failure, after logs of more than 256 KiB at the end, with an XCom backend of
+        your own, a listener such as that of OpenLineage, or traces, and before Airflow 3.3. The log of the task says
+        why.
     :param wait_until: When the task ends: `ended` (the default) with the gang, or earlier, when the gang is `submitted`
         or `running`. The gang then runs on without its task, and the task returns its `namespace`, `name` and `uid`.
     :param on_kill: What happens to the gang if the task is killed: `delete` (the default) or `keep`.

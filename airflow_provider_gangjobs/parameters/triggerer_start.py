@@ -22,7 +22,7 @@ from airflow.sdk.definitions.mappedoperator import DictOfListsExpandInput, ListO
 from airflow.triggers.base import BaseTrigger, StartTriggerArgs
 from msgspec import Struct, structs
 
-from airflow_provider_gangjobs.airflow_api.configuration import ends_from_trigger
+from airflow_provider_gangjobs.airflow_api.configuration import conf, ends_from_trigger
 from airflow_provider_gangjobs.airflow_api.task_end import EndFacts
 from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.parameters.checks import is_file_path, is_manifest_file
@@ -58,6 +58,7 @@ _COMMON: Final = ("do_xcom_push", "execution_timeout", "render_template_as_nativ
 """The parameters of Airflow's own operator that the start of a gang needs."""
 _OF_WORKER: Final = ("pre_execute", "on_execute_callback", "run_as_user", "map_index_template")
 _DEFAULT_POOL: Final = "default_pool"
+_DEFAULT_PRIORITY: Final = 1
 
 
 class NeedsWorkerError(Exception):
@@ -73,7 +74,10 @@ class StartPlace(Struct, frozen=True, kw_only=True):
     """Whether this Airflow tells a trigger that a user has ended its task."""
     is_deferrable: bool = True
     dag: Any = None
+    has_queues: bool = False
+    """Whether the triggerers of this Airflow take triggers by their queue."""
     pool: str = _DEFAULT_POOL
+    priority: int = _DEFAULT_PRIORITY
     limits: tuple[int | None, ...] = ()
     """`max_active_tis_per_dag` and `max_active_tis_per_dagrun` of the task."""
     of_worker: tuple[str, ...] = ()
@@ -116,7 +120,11 @@ def _require_place(place: StartPlace) -> None:
         "this Airflow is older than 3.3": not place.airflow_can,
         f"{name} may do more than the operator of the provider": place.operator not in KNOWN_OPERATORS,
         "deferrable is false": not place.is_deferrable,
+        "[triggerer] queues_enabled is true, and Airflow gives no queue to the trigger, which would wait for ever": (
+            place.has_queues
+        ),
         f"the triggerer takes no slot of pool {place.pool}": place.pool != _DEFAULT_POOL,
+        f"the triggerer follows no priority_weight, which is {place.priority}": place.priority != _DEFAULT_PRIORITY,
         "the triggerer ignores max_active_tis_per_dag and max_active_tis_per_dagrun": any(
             limit is not None for limit in place.limits
         ),
@@ -212,7 +220,9 @@ def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSour
         airflow_can=hasattr(BaseTrigger, "on_kill"),
         is_deferrable=given.get("deferrable") is None or bool(given["deferrable"]),
         dag=dag,
+        has_queues=conf.getboolean("triggerer", "queues_enabled", fallback=False),
         pool=given.get("pool") or _DEFAULT_POOL,
+        priority=given.get("priority_weight") or _DEFAULT_PRIORITY,
         limits=(given.get("max_active_tis_per_dag"), given.get("max_active_tis_per_dagrun")),
         of_worker=tuple(name for name in _OF_WORKER if given.get(name)),
         source_size=0 if source is None else len(source.text),

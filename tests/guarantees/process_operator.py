@@ -48,6 +48,7 @@ COMMON: Final[Mapping[str, Any]] = {
     "resources": {"cpu": "1"},
     "deferrable": True,
     "kubernetes_conn_id": "virtual",
+    "end_from_trigger": False,
 }
 """The parameters of each operator, unless a test gives others."""
 

@@ -22,10 +22,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.comms import (
     ErrorResponse,
+    GetXCom,
     InactiveAssetsResult,
     SetXCom,
     TaskStatesResult,
     ValidateInletsAndOutlets,
+    XComResult,
 )
 from airflow.triggers.base import TaskSuccessEvent
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -257,15 +259,17 @@ class SimulatedAirflow:
             return InactiveAssetsResult(inactive_assets=[])
         return TaskStatesResult(task_states=self.states())
 
-    async def asend(self, message: SetXCom) -> None:
-        """Store an XCom of a trigger."""
+    async def asend(self, message: SetXCom | GetXCom) -> Any:
+        """Store or return an XCom of a trigger."""
+        if isinstance(message, GetXCom):
+            return XComResult(key=message.key, value=self.xcoms.get(message.key))
 
         async def store() -> None:
             self.xcoms[message.key] = message.value
             if self.ti.state != "deferred":
                 self.late_xcoms.append(message.key)
 
-        await current_process().send(f"SetXCom {message.key}", store)
+        return await current_process().send(f"SetXCom {message.key}", store)
 
     def _require_running(self, claim: str) -> None:
         if (self.ti.id, self.ti.state) != (claim, "running"):

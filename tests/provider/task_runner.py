@@ -106,6 +106,7 @@ class Task:
             state=TaskInstanceState.RUNNING,  # as `task_runner.parse` of the Task SDK makes it
             xcom_push=self.xcoms.__setitem__,
             get_task_states=self.states,
+            task=SimpleNamespace(iter_mapped_dependants=lambda: iter(()), returns_dag_result=False),
         )
         return {"ti": ti}
 

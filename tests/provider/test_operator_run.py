@@ -109,14 +109,18 @@ def test_late_try_does_not_deliver_a_gang_that_the_next_try_has_adopted(task: Ta
 def test_success_callbacks_of_users_and_cluster_policies_run_after_that_of_the_provider(
     task: TaskMaker, given: Any
 ) -> None:
+    train = task(WRITE_RANK)
     by_parameter = task(WRITE_RANK, on_success_callback=given).operator()
-    by_policy = task(WRITE_RANK).operator()
+    by_policy = train.operator()
     by_policy.on_success_callback = given
+    of_user = [] if given is None else [print]
 
     for operator in (by_parameter, by_policy):
+        assert operator.on_success_callback == of_user, "other processes have nothing to deliver"
+        operator.execute(train.next_try())
         ours, *theirs = operator.on_success_callback
-        assert theirs == ([] if given is None else [print])
-        assert ours({"task": operator, "ti": None}) is None  # no task has succeeded before
+        assert theirs == of_user
+        assert ours is not print
 
 
 def test_submission_is_an_xcom(task: TaskMaker) -> None:
@@ -307,6 +311,23 @@ def test_invalid_parameter_fails_without_a_retry(task: TaskMaker) -> None:
 
 
 # -- Airflow ends the deferral -------------------------------------------------------------------------------
+
+
+def test_time_limit_of_a_deferral_without_a_gang_says_so(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, execution_timeout=timedelta(hours=1))
+
+    with pytest.raises(DeadlineExceeded, match="was not submitted, or had ended, when the execution_timeout of 3600 s"):
+        train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, train.next_try())
+
+
+def test_task_that_is_resumed_without_an_event_begins_anew(task: TaskMaker) -> None:
+    """`airflow tasks test` resumes a task that the scheduler would defer without a worker."""
+    train = task(WRITE_RANK, results="all")
+    context = train.next_try()
+
+    value = train.operator().resume_execution("execute_complete", {}, context)
+
+    assert value == [{"rank": 0}, {"rank": 1}]
 
 
 def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:

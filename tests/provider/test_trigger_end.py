@@ -13,21 +13,26 @@ from airflow.sdk import DAG, Asset, BaseOperatorLink, task
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time import task_runner, xcom
-from airflow.sdk.execution_time.comms import ErrorResponse, SetXCom, TaskStatesResult
+from airflow.sdk.execution_time.comms import ErrorResponse, GetXCom, SetXCom, TaskStatesResult, XComResult
 from airflow.sdk.listener import get_listener_manager
 from airflow.sdk.serde import serialize
 from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_gangjobs.airflow_api.task_end import reasons_for_worker
+from airflow_provider_gangjobs.attempt import metrics
 from airflow_provider_gangjobs.attempt.deferral import TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer import gang_completion
 from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.ending.deliver import deliver
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS
 from tests.annotations import claimed
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +58,8 @@ class Supervisor:
 
     def send(self, message: Any) -> Any:
         self.asked.append(type(message).__name__)
+        if isinstance(message, GetXCom):
+            return XComResult(key=message.key, value=self.xcoms.get(message.key))
         if not isinstance(message, SetXCom):
             return TaskStatesResult(task_states={message.run_ids[0]: {"train": self.state}})
         if message.key == self.refused:
@@ -78,25 +85,33 @@ def run(task: TaskMaker, supervisor: Supervisor, capsys: pytest.CaptureFixture[s
     """Return a function that defers a task, runs its trigger in a triggerer, and returns its event and the log."""
 
     def run(
-        one: Task | None = None, *, then: str = "success", before: Callable[[Task], None] = lambda _: None, **given: Any
+        one: Task | None = None,
+        *,
+        then: str = "success",
+        before: Callable[[Task], None] = lambda _: None,
+        meanwhile: Callable[[Task, str], None] = lambda *_: None,
+        **given: Any,
     ) -> tuple[Any, str]:
         one = one or make(task, **given)
         path, kwargs = one.defer().trigger.serialize()
         assert path.endswith("GangJobTrigger")
         before(one)
-        event = asyncio.run(_in_triggerer(one, kwargs, supervisor, then))
+        event = asyncio.run(_in_triggerer(one, kwargs, supervisor, then, meanwhile))
         return event, capsys.readouterr().out
 
     return run
 
 
-async def _in_triggerer(one: Task, kwargs: dict[str, Any], supervisor: Supervisor, then: str) -> Any:
+async def _in_triggerer(
+    one: Task, kwargs: dict[str, Any], supervisor: Supervisor, then: str, meanwhile: Callable[[Task, str], None]
+) -> Any:
     trigger = GangJobTrigger(**json.loads(json.dumps(kwargs)))
     trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
         id=kwargs["claim"], dag_id="d", run_id=one.run_id, task_id="train", map_index=-1
     )
     try:
         (event,) = [event async for event in trigger.run()]
+        await asyncio.to_thread(meanwhile, one, kwargs["claim"])
         supervisor.state = then
         deliveries = [each for each in asyncio.all_tasks() if each.get_name().startswith("delivery of")]
         if deliveries:
@@ -107,7 +122,7 @@ async def _in_triggerer(one: Task, kwargs: dict[str, Any], supervisor: Superviso
 
 
 def make(task: TaskMaker, script: str = WRITE, **given: Any) -> Task:
-    parameters = {"deferrable": True, "end_from_trigger": True, "results": "all", "stream_logs": False}
+    parameters = {"deferrable": True, "results": "all", "stream_logs": False}
     return task(script, **{**parameters, **given})
 
 
@@ -172,7 +187,7 @@ def test_gang_whose_event_airflow_did_not_accept_is_adopted_by_the_next_try(task
     one = make(task)
     run(one, then="failed")
 
-    one.parameters |= {"end_from_trigger": False, "deferrable": False}
+    one.parameters |= {"deferrable": False}
 
     assert one.execute() == RESULTS
     assert one.xcoms["gang"]["name"].endswith("-0"), "another gang was submitted"
@@ -253,6 +268,79 @@ def test_task_without_xcoms_pushes_none(supervisor: Supervisor, run: Any) -> Non
     assert (isinstance(event, TaskSuccessEvent), supervisor.xcoms) == (True, {})
 
 
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, str]]]:
+    """The metrics that were sent: name, value and tags."""
+    sent: list[tuple[str, Any, dict[str, str]]] = []
+
+    def note(name: str, value: Any = 1, **options: Any) -> None:
+        sent.append((name, value, options.get("tags", {})))
+
+    monkeypatch.setattr(metrics, "airflow_stats", lambda: SimpleNamespace(incr=note, timing=note, gauge=note))
+    return sent
+
+
+OF_SUCCESS = ("operator_successes", "ti_successes", "ti.finish", "task.duration")
+
+
+def test_metrics_of_a_success_are_sent_once_after_airflow_has_noted_it(
+    run: Any, sent: list[tuple[str, Any, dict[str, str]]]
+) -> None:
+    run()
+
+    names = {"dag_id": "d", "task_id": "train"}
+    of_success = {name: tags for name, _, tags in sent if name in OF_SUCCESS}
+    assert of_success == {
+        "operator_successes": {**names, "operator_name": "OperatorWithTime"},
+        "ti_successes": names,
+        "ti.finish": {**names, "state": "success"},
+        "task.duration": names,
+    }
+    assert [name for name, *_ in sent if name in OF_SUCCESS] == [*OF_SUCCESS], "once, in this order"
+    (duration_ms,) = [value for name, value, _ in sent if name == "task.duration"]
+    assert 0 < duration_ms < TIMEOUT_S * 1000
+
+
+@pytest.mark.parametrize("on_finish", ["keep", "delete"])
+def test_metrics_of_a_gang_that_another_process_has_delivered_are_not_sent_again(
+    task: TaskMaker, run: Any, sent: list[tuple[str, Any, dict[str, str]]], on_finish: str
+) -> None:
+    one = make(task, on_finish=on_finish)
+
+    def deliver_first(one: Task, claim: str) -> None:
+        ref, deletes = GangRef(**one.xcoms["gang"]), on_finish == "delete"
+        assert GangJobHook(one.connection).call(lambda gangs: deliver(gangs.client, ref, claim, deletes=deletes))
+
+    run(one, meanwhile=deliver_first)
+
+    assert [name for name, *_ in sent if name in OF_SUCCESS] == []
+
+
+def test_metrics_of_a_task_that_a_user_has_marked_are_not_sent(
+    run: Any, sent: list[tuple[str, Any, dict[str, str]]]
+) -> None:
+    run(then="failed")
+
+    assert [name for name, *_ in sent if name in OF_SUCCESS] == []
+
+
+def test_logs_that_another_triggerer_has_copied_have_a_note(
+    task: TaskMaker, supervisor: Supervisor, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_completion, "LATE_S", -60.0)
+    note, one = "lines appear a second time", make(task, on_finish="keep")
+
+    _, first = run(one, then="up_for_retry")
+    _, second = run(one, then="up_for_retry")
+
+    assert supervisor.xcoms["return_value"] == RESULTS
+    assert (note in first, note in second) == (False, True)
+
+
+def test_dag_processor_has_no_callback_of_the_provider() -> None:
+    assert operator(GangJobOperator).on_success_callback == []
+
+
 def test_result_that_is_too_large_is_the_error_of_a_worker(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
     event, log = run(results_limit=5)
 
@@ -317,29 +405,28 @@ def operator(kind: type[GangJobOperator], **given: Any) -> GangJobOperator:
 
 @pytest.mark.parametrize(("kind", "given", "named"), ONLY_WORKER.values(), ids=ONLY_WORKER)
 def test_what_a_triggerer_cannot_do_is_refused_if_asked_for_and_else_left_to_a_worker(
-    kind: type[GangJobOperator], given: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[GangJobOperator], given: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidGangSpec, match=f"(?s)end_from_trigger: is true, and .*{named}"):
         operator(kind, **given, end_from_trigger=True)
-    monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "True")
     it = operator(kind, **given)
     assert it.wants_trigger_end
     assert named in " ".join(reasons_for_worker(it.end_facts))
 
 
 def test_setting_of_a_team_is_for_tasks_that_do_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not operator(GangJobOperator).wants_trigger_end
-
-    monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "True")
-
     assert operator(GangJobOperator).wants_trigger_end
-    assert not operator(GangJobOperator, end_from_trigger=False).wants_trigger_end
+
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "False")
+
+    assert not operator(GangJobOperator).wants_trigger_end
+    assert operator(GangJobOperator, end_from_trigger=True).wants_trigger_end
 
 
 def test_decorated_function_ends_in_the_triggerer_too() -> None:
     with DAG("d", schedule=None):
 
-        @task.gang_job(image="i", end_from_trigger=True, deferrable=True)
+        @task.gang_job(image="i", deferrable=True)
         def train() -> int:
             return 1
 
@@ -356,7 +443,7 @@ class Listener:
     """A listener of a plugin."""
 
 
-@pytest.mark.parametrize("what", ["backend", "listener", "old"])
+@pytest.mark.parametrize("what", ["backend", "listener", "traces", "state"])
 def test_what_only_the_running_airflow_knows_is_told_when_the_task_defers(
     task: TaskMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
@@ -365,12 +452,19 @@ def test_what_only_the_running_airflow_knows_is_told_when_the_task_defers(
         monkeypatch.setattr(xcom, "XCom", Backend)
     elif what == "listener":
         monkeypatch.setattr(manager.pm, "get_plugins", lambda: {listener})
+    elif what == "traces":
+        monkeypatch.setenv("AIRFLOW__TRACES__OTEL_ON", "True")
     else:
-        monkeypatch.delattr(BaseXCom, "aset")
+        monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
 
     left = make(task).defer()
 
-    named = {"backend": "XCom backend", "listener": "listener", "old": "Airflow 3.3"}[what]
+    named = {
+        "backend": "XCom backend",
+        "listener": "listener",
+        "traces": "spans",
+        "state": "clear_on_success",
+    }[what]
     told = [line for line in capsys.readouterr().out.splitlines() if IN_WORKER in line]
     assert left.trigger.args.end is None
     assert (len(told), named in told[0]) == (1, True)

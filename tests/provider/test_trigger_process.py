@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.attempt.metrics import (
     forget_progress,
     note_progress,
     report_metrics,
-    report_use,
+    send_use,
 )
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CLOCK_WITHIN_S,
@@ -408,7 +408,7 @@ async def test_use_of_time_is_sent_at_the_end_of_a_gang(server: socket.socket) -
     ref = GangRef("team", "train-0", "uid")
     event = build_event(ref, Status.SUCCEEDED, Phase.SUCCEEDED, restarts_total=2, time_use=use, requests={"cpu": "6"})
 
-    report_use(event, "dag", "train", logging.Logger("task"))
+    send_use(event, "dag", "train")
 
     found = await received(server, "airflow.gangjobs.resource_s.lost")
     assert found == {

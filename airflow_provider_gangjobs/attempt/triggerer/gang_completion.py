@@ -13,23 +13,28 @@ task. So the delivery asks Airflow for the state of the task. If the process die
 (`ending.sweep`). The trigger may also be one that Airflow has given to another triggerer, while this process was
 stopped. So directly before the XComs it reads the Job: another try, or the delivery, has left its mark there.
 
+The metrics of the success are sent by the process that has delivered the gang, of which there is one. If it ends within
+seconds of the success, nobody sends them.
+
 The logs of many gangs must delay no event. A trigger holds at most `LOG_BYTES_MAX` of the logs of its gang, and writes
-nothing before it has read all of them. A gang with more is left to a worker.
+nothing before it has read all of them and has pushed the XComs. A gang with more is left to a worker. If the process
+dies between the logs and the event, the next one finds the XComs, and says that the lines appear a second time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, is_mappable, push_xcom
+from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, has_xcom, is_mappable, push_xcom
 from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, learn_secrets, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import UNKNOWN, is_success, read_task_state
 from airflow_provider_gangjobs.attempt.completion import value_of
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, TriggerEnd
-from airflow_provider_gangjobs.attempt.metrics import report_use
+from airflow_provider_gangjobs.attempt.metrics import log_use, send_success, send_use
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import log_channel
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
@@ -63,6 +68,12 @@ LOGS_AT_ONCE_MAX: Final = 8
 LOG_BYTES_MAX: Final = 256 * 1024
 LOG_LINES_MAX: Final = 2000
 """How much of the logs of one gang a trigger copies. Airflow reads some hundred lines a second from a triggerer."""
+LATE_S: Final = 20.0
+"""How long after the end of its gang an end may begin before another triggerer may have begun it. Airflow gives the
+triggers of a lost triggerer to another one after `[triggerer] triggerer_health_check_threshold`, by default 30 s."""
+PUSHES_AT_ONCE_MAX: Final = 3
+"""How many gangs of an event loop push their XComs at once. Airflow's supervisor answers in the order of the requests,
+and the message with the events of all triggers is one of them: it must not wait for the XComs of a hundred gangs."""
 LINES_PER_WRITE: Final = 50
 """Some milliseconds of the event loop."""
 ASK_AFTER_S: Final = 2.0
@@ -86,6 +97,7 @@ class _Limits:
 
     def __init__(self) -> None:
         self.logs = asyncio.Semaphore(LOGS_AT_ONCE_MAX)
+        self.pushes = asyncio.Semaphore(PUSHES_AT_ONCE_MAX)
         self.deliveries = asyncio.Semaphore(DELIVERIES_AT_ONCE_MAX)
         self.first_request: asyncio.Task[str] | None = None
 
@@ -152,29 +164,41 @@ class _Completion:
         self._log = log
 
     async def run(self, gangs: GangService) -> None:
-        """Copy the logs and push the XComs.
+        """Push the XComs and copy the logs.
 
         Raises:
             Exception: a worker must end the task.
         """
-        end = self._end
+        end, limits = self._end, loop_local(_Limits)
+        is_late = self._is_late(gangs)
         outcomes, value = await self._result(gangs)
         is_mapped_over = end.pushes_xcoms and end.is_mapped_over
         if is_mapped_over and not is_mappable(value):
             raise _NeedsWorkerError("another task is mapped over its value, which has no length")
+        lines: Sequence[str] = ()
+        if end.logs is not Logs.NONE:
+            async with limits.logs:
+                lines = await self._read_logs(gangs, outcomes)
+        async with limits.pushes:
+            was_begun = is_late and (not end.pushes_xcoms or await has_xcom(self._ti, XCOM_END))
+            if not await awaits_delivery(gangs.client, self._args.ref, self._args.claim):
+                raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
+            if end.pushes_xcoms:
+                await self._push_xcoms(value, len(value) if is_mapped_over else None)
         for note in self._event.notes:
             self._log.warning("%s", note)
-        if end.logs is not Logs.NONE:
-            async with loop_local(_Limits).logs:
-                await self._copy_logs(gangs, outcomes)
-        if not await awaits_delivery(gangs.client, self._args.ref, self._args.claim):
-            raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
-        if end.pushes_xcoms:
-            await self._push_xcoms(value, len(value) if is_mapped_over else None)
-        await asyncio.to_thread(report_use, self._event, self._ti.dag_id, self._ti.task_id, self._log)
+        if lines and was_begun:
+            self._log.warning("Another triggerer may have copied these logs before, so lines appear a second time")
+        await self._write(lines)
+        log_use(self._event, self._log)
         self._log.info("Gang %s has succeeded. Its task ends in the triggerer, without a worker", self._args.ref)
         if not await log_channel().drain(_end_within_s(self._args)) and end.logs is not Logs.NONE:
             raise _NeedsWorkerError("Airflow may not have read all lines of its logs, which appear a second time")
+
+    def _is_late(self, gangs: GangService) -> bool:
+        """Return whether the gang has ended so long ago that another triggerer may have begun this end."""
+        ended, now = self._event.times.get("ended"), gangs.client.server_clock.now()
+        return ended is not None and (now - ended).total_seconds() > LATE_S
 
     async def _push_xcoms(self, value: Any, mapped_length: int | None) -> None:
         """Push the XComs at the same time, because each of them waits for its turn at Airflow's supervisor.
@@ -205,8 +229,8 @@ class _Completion:
         limits = {"limit": end.results_limit, "folder": end.result_folder}
         return evidence.outcomes, value_of(self._event, evidence, end.results, **limits)
 
-    async def _copy_logs(self, gangs: GangService, outcomes: Sequence[Outcome]) -> None:
-        """Copy what was not streamed of the logs into the log of the task.
+    async def _read_logs(self, gangs: GangService, outcomes: Sequence[Outcome]) -> Sequence[str]:
+        """Return the lines of the logs that were not streamed.
 
         Raises:
             _NeedsWorkerError: it is too much for a trigger.
@@ -224,6 +248,9 @@ class _Completion:
         known = KnownLogs(self._event.streamed, self._event.whole_logs)
         ref, options = self._args.ref, self._end.log_options
         await copy_logs(gangs.client, ref, options, keep, mask=mask, outcomes=outcomes, known=known)
+        return lines
+
+    async def _write(self, lines: Sequence[str]) -> None:
         channel = log_channel()
         for at in range(0, len(lines), LINES_PER_WRITE):
             await channel.wait_until_free()
@@ -236,12 +263,12 @@ def deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:
 
     To be called before the event of the success. The delivery outlives the trigger, which Airflow ends soon.
     """
-    version = event.job_version if event.claim == args.claim else ""
-    run_in_background(_deliver_when_accepted(args, version, ti), name=f"delivery of {args.name}")
+    run_in_background(_deliver_when_accepted(args, event, ti), name=f"delivery of {args.name}")
 
 
-async def _deliver_when_accepted(args: TriggerArgs, version: str, ti: Any) -> None:
+async def _deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:
     loop, delay_s = asyncio.get_running_loop(), ASK_AFTER_S
+    ended = time.time()
     until = loop.time() + ASK_FOR_S
     while loop.time() < until:
         await asyncio.sleep(delay_s + -(loop.time() + delay_s) % ASK_AFTER_S)
@@ -249,7 +276,9 @@ async def _deliver_when_accepted(args: TriggerArgs, version: str, ti: Any) -> No
         state = await read_task_state(ti, cast("Logger", _log))
         if is_success(state):
             async with loop_local(_Limits).deliveries:
-                await _deliver(args, version)
+                is_first = await _deliver(args, event)
+            if is_first:
+                await asyncio.to_thread(_send_metrics, args, event, ti, ended)
             return
         if state not in ("deferred", UNKNOWN):
             _log.info("Gang %s is kept, because its task is %s and not success", args.ref, state)
@@ -257,15 +286,33 @@ async def _deliver_when_accepted(args: TriggerArgs, version: str, ti: Any) -> No
     _log.warning("Gang %s is not delivered, because Airflow has not noted the success of its task", args.ref)
 
 
-async def _deliver(args: TriggerArgs, version: str) -> None:
-    """Delete the gang, or mark it as delivered, as its task wants. A fault is logged, and a sweep goes on."""
+async def _deliver(args: TriggerArgs, event: GangEvent) -> bool:
+    """Delete the gang, or mark it as delivered, as its task wants. A fault is logged, and a sweep goes on.
+
+    Return false if another process has done that, such as a triggerer that had the trigger while this one was stopped.
+    """
     assert args.end is not None, "the trigger has ended its task"
+    version = event.job_version if event.claim == args.claim else ""
     try:
         config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
             deletes = TriggerEnd.of(args.end).deletes
-            await deliver(gangs.client, args.ref, args.claim, deletes=deletes, version=version)
+            return await deliver(gangs.client, args.ref, args.claim, deletes=deletes, version=version)
     except Exception as error:  # a secrets backend may raise anything
         why = str(error) if is_for_users(error) else type(error).__name__
         _log.warning("Gang %s could not be delivered, which is left to a sweep: %s", args.ref, why)
         _log.debug("The delivery has failed", exc_info=True)
+        return True
+
+
+def _send_metrics(args: TriggerArgs, event: GangEvent, ti: Any, ended: float) -> None:
+    """Send the metrics of the success, which the process that delivers the gang sends once.
+
+    :param ended: When the trigger has ended the task, in Unix time.
+    """
+    assert args.end is not None, "the trigger has ended its task"
+    end = TriggerEnd.of(args.end)
+    submitted = event.times.get("submitted")
+    began = end.started or (None if submitted is None else submitted.timestamp())
+    send_success(ti, operator=end.operator, team=end.team, seconds=None if began is None else ended - began)
+    send_use(event, ti.dag_id, ti.task_id)

@@ -75,6 +75,10 @@ STARTS_AT_ONCE_MAX: Final = 32
 STARTS_PER_CONNECTION_MAX: Final = 8
 """How many of them have the same connection, and so the same API server."""
 NOT_CONFIRMED: Final = "Airflow does not say whether this try still waits for its gang"
+DIFFERENCES: Final = (
+    "The triggerer has started this gang, without a slot of a pool, also if deferred tasks take slots of the pool. "
+    'The table of "Starts in the triggerer" in docs/operations.md has what else is different'
+)
 PREFIX: Final = "airflow_provider_gangjobs."
 
 
@@ -242,6 +246,7 @@ class GangStart:
         This takes no turn of a start, because it waits for Airflow's supervisor and not for the API server.
         """
         log_submission(rendered.task, submission, self.log, server_software=gangs.server_software)
+        self.log.info("%s", DIFFERENCES)
         if rendered.task.do_xcom_push:
             with xcom_fault_logged(XCOM_GANG, self.log):
                 is_dag_result = self._returns_dag_result
@@ -309,7 +314,8 @@ class GangStart:
         operator.render_template_fields(template_context(self.context))
         require_importable(operator.callbacks)
         known = with_end(TaskParameters.of(operator), start.get("end"))
-        end = trigger_end(known, ti, None, self.log, is_dag_result=self._returns_dag_result)
+        name = type(operator).__name__
+        end = trigger_end(known, ti, None, self.log, operator=name, is_dag_result=self._returns_dag_result)
         rendered = RenderedTask(known, operator.gang_spec(), end, task.retries)
         self.log.debug("The operator was made and rendered in %.1f ms", (time.perf_counter() - began) * 1000)
         return rendered

@@ -10,9 +10,9 @@ from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from benchmarks.pipeline.sizes import ENDED_IN_TRIGGERER, TASK_ID, WITH_WORKERS, WITHOUT_WORKER, sizes
 
 VARIANTS: Final = {
-    WITH_WORKERS: {},
-    ENDED_IN_TRIGGERER: {"end_from_trigger": True},
-    WITHOUT_WORKER: {"start_from_trigger": True, "end_from_trigger": True},
+    WITH_WORKERS: {"end_from_trigger": False},
+    ENDED_IN_TRIGGERER: {},
+    WITHOUT_WORKER: {"start_from_trigger": True},
 }
 """The parameters that differ, by DAG id."""
 

@@ -26,9 +26,7 @@ with DAG("started_plain", schedule=None):
     GangJobOperator(task_id="gang", command=SAY, env={"WORD": "plain"}, **IN_TRIGGERER)
 
 with DAG("started_and_ended", schedule=None):
-    GangJobOperator.partial(task_id="gang", command=SAY, end_from_trigger=True, **IN_TRIGGERER).expand(
-        env=[{"WORD": "a"}, {"WORD": "b"}]
-    )
+    GangJobOperator.partial(task_id="gang", command=SAY, **IN_TRIGGERER).expand(env=[{"WORD": "a"}, {"WORD": "b"}])
 
 with DAG("started_mapped", schedule=None):
     GangJobOperator.partial(task_id="gang", command=SAY, **IN_TRIGGERER).expand(

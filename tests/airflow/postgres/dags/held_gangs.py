@@ -50,16 +50,16 @@ COMMON = {
 }
 
 with DAG("held", schedule=None):
-    GangJobOperator(**COMMON, **held(0))
+    GangJobOperator(**COMMON, **held(0), end_from_trigger=False)
 
 with DAG("not_streamed", schedule=None):  # a worker reads the log at the end; of a streamed log, it may have no need
-    GangJobOperator(**COMMON, **held(0), stream_logs=False)
+    GangJobOperator(**COMMON, **held(0), stream_logs=False, end_from_trigger=False)
 
 with DAG("ends_in_triggerer", schedule=None):
-    GangJobOperator(**COMMON, **held(0), end_from_trigger=True)
+    GangJobOperator(**COMMON, **held(0))
 
 with DAG("many", schedule=None):
-    GangJobOperator.partial(**COMMON).expand_kwargs([held(number) for number in range(MANY)])
+    GangJobOperator.partial(**COMMON, end_from_trigger=False).expand_kwargs([held(number) for number in range(MANY)])
 
 with DAG("queued", schedule=None):
     GangJobOperator(**COMMON, **held(0), manifest={"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True}})

@@ -29,7 +29,7 @@ COMMON = {
 }
 
 with DAG("secrets", schedule=None):
-    GangJobOperator(task_id="gang", command=["sh", "-c", WRITE], env=ENV, end_from_trigger=True, **COMMON)
+    GangJobOperator(task_id="gang", command=["sh", "-c", WRITE], env=ENV, **COMMON)
     GangJobOperator(
         task_id="fails",
         command=["sh", "-c", f"{WRITE} exit 3"],

@@ -35,5 +35,4 @@ with DAG("soak", schedule=None, max_active_tasks=GANGS):
             retries=100,
             retry_delay=timedelta(seconds=1),
             start_from_trigger=task_id == "gang_without_worker",
-            end_from_trigger=task_id == "gang_without_worker",
         ).expand_kwargs(some)
