@@ -36,13 +36,14 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.view import with_links
 from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError, ListCache, SnapshotCache, SnapshotResult
-from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage
+from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage, read_serialized_dag
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, render, render_rank, security_headers
 from airflow_provider_gangjobs.plugins.locator import (
     FINISHED_TASK_STATES,
     MappedRow,
     TaskRecord,
     choose_indexes,
+    fields_of_start,
     locate,
     mapped_rows,
     parse_refusal,
@@ -75,7 +76,8 @@ def read_task_record(key: TaskKey) -> TaskRecord | None:
             trigger=_trigger(session, ti.trigger_id),
             rendered=session.scalar(
                 select(RenderedTaskInstanceFields.rendered_fields).where(*_matches(RenderedTaskInstanceFields, key))
-            ),
+            )
+            or fields_of_start(read_serialized_dag(session, ti.dag_version_id), key.task_id),
             gang=_xcom(session, key, XCOM_GANG),
             end=_xcom(session, key, XCOM_END),
             refusal=_xcom(session, key, XCOM_REFUSED),

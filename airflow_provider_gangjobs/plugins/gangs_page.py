@@ -13,6 +13,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -20,6 +21,8 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
 from airflow.models import DagModel
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from fastapi import Request  # noqa: TC002 - FastAPI reads the annotation
@@ -35,7 +38,7 @@ from airflow_provider_gangjobs.gang.view import view_end, with_links
 from airflow_provider_gangjobs.plugins.caches import lists_read
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
-from airflow_provider_gangjobs.plugins.locator import parse_end, parse_xcom
+from airflow_provider_gangjobs.plugins.locator import fields_of_start, parse_end, parse_xcom
 from airflow_provider_gangjobs.plugins.page_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.rest_access import READ_ENTITIES, may_use_connection
 
@@ -159,7 +162,8 @@ def read_sources(now: datetime) -> Sources:
     gangs lately. The call blocks.
 
     The connection and the namespace of a task are those of its rendered fields, which Airflow itself has stored, of the
-    task instance that has submitted a gang last. A task that pushes no XCom is not found.
+    task instance that has submitted a gang last; without rendered fields, those of its DAG. A task that pushes no XCom
+    is not found.
     """
     named = named_sources(OPTION)
     used = _read_used(now)
@@ -174,6 +178,12 @@ def read_sources(now: datetime) -> Sources:
     return Sources(dags_of, lists[:SOURCES_MAX], (note,) if more > 0 else ())
 
 
+def read_serialized_dag(session: Session, version_id: Any) -> Any:
+    """Return the serialized DAG of a version as Airflow has stored it; `None` if there is none. The call blocks."""
+    stored = session.scalar(select(SerializedDagModel).where(SerializedDagModel.dag_version_id == version_id))
+    return None if stored is None else stored.data
+
+
 def _read_used(now: datetime) -> list[tuple[ListSource, str]]:
     """Return pairs of a source and a DAG that uses it, those of the latest gangs first."""
     of_task = (XComModel.dag_id, XComModel.task_id)
@@ -182,21 +192,25 @@ def _read_used(now: datetime) -> list[tuple[ListSource, str]]:
     is_recent = (XComModel.key == XCOM_GANG, XComModel.timestamp >= now - SUBMITTED_WITHIN)
     latest = select(*columns, order.label("number")).where(*is_recent).subquery()
     fields = RenderedTaskInstanceFields
-    same_task = and_(
-        fields.dag_id == latest.c.dag_id,
-        fields.task_id == latest.c.task_id,
-        fields.run_id == latest.c.run_id,
-        fields.map_index == latest.c.map_index,
-    )
+
+    def same_task(model: Any) -> Any:
+        return and_(*(getattr(model, name) == latest.c[name] for name in ("dag_id", "task_id", "run_id", "map_index")))
+
     query = (
-        select(latest.c.dag_id, fields.rendered_fields)
-        .join(fields, same_task)
+        select(latest.c.dag_id, latest.c.task_id, fields.rendered_fields, TaskInstance.dag_version_id)
+        .join(TaskInstance, same_task(TaskInstance))
+        .join(fields, same_task(fields), isouter=True)
         .where(latest.c.number == 1)
         .order_by(latest.c.timestamp.desc())
         .limit(TASKS_MAX)
     )
     with create_session(scoped=False) as session:
-        return [(ListSource.of_task(rendered), dag_id) for dag_id, rendered in session.execute(query)]
+        dag = cache(partial(read_serialized_dag, session))
+        found = (
+            (dag_id, rendered or fields_of_start(dag(version), task_id))
+            for dag_id, task_id, rendered, version in session.execute(query)
+        )
+        return [(ListSource.of_task(rendered), dag_id) for dag_id, rendered in found if rendered is not None]
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
@@ -18,6 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
+from airflow_provider_gangjobs.parameters.triggerer_start import TRIGGER as START_TRIGGER
 from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class TaskRecord:
     trigger: Mapping[str, Any] | None = None
     """Arguments of the trigger that the task waits for; `None` if it waits for no trigger of this provider."""
     rendered: Mapping[str, Any] | None = None
-    """The rendered template fields."""
+    """The rendered template fields; of a task whose gang the triggerer starts, what the DAG says of the cluster."""
     gang: Any = None
     """The XCom `gang`."""
     end: Any = None
@@ -57,7 +59,7 @@ class GangLocator:
     key: TaskKey
     ref: GangRef
     kubernetes_conn_id: str | None = None
-    """`None` if Airflow no longer has the task's rendered fields."""
+    """`None` if Airflow has no rendered fields of the task, and its DAG does not say the connection either."""
     must_exist: bool = False
     deadlines: Deadlines = field(default_factory=Deadlines)
     deadline: float | None = None
@@ -86,6 +88,26 @@ def locate(record: TaskRecord) -> GangLocator | None:
         end=end if end is not None and end.ref == ref else None,
         is_finished=record.state in FINISHED_TASK_STATES,
     )
+
+
+def fields_of_start(data: Any, task_id: str) -> dict[str, Any] | None:
+    """Return the connection and the namespace of a task whose gang the triggerer starts, as rendered fields have them.
+
+    Airflow stores no rendered fields of such a task. `None` if the triggerer does not start the gangs of the task, or
+    if the connection is a template or differs between the map indexes.
+
+    :param data: The serialized DAG, which only Airflow writes.
+    """
+    for task in (each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())):
+        start = task.get("start_trigger_args") if task.get("task_id") == task_id else None
+        if start is None or start["trigger_cls"] != START_TRIGGER:
+            continue
+        parameters = json.loads(start["trigger_kwargs"]["__var"]["start"])["parameters"]
+        conn_id = parameters.get("kubernetes_conn_id", DEFAULT_CONN_ID)
+        is_mapped_over = "kubernetes_conn_id" in json.dumps(task.get("expand_input"))
+        if "{" not in conn_id and not is_mapped_over:
+            return {"kubernetes_conn_id": conn_id, "namespace": parameters.get("namespace")}
+    return None
 
 
 def parse_gang_ref(value: Any) -> GangRef | None:

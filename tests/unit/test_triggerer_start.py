@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.parameters.triggerer_start import (
     require_literal,
     task_parameters,
 )
+from airflow_provider_gangjobs.plugins.locator import fields_of_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,8 @@ class OwnOperator(GangJobOperator):
         ({}, {"operator": "team.Own"}, "Own may do more"),
         ({}, {"is_deferrable": False}, "deferrable is false"),
         ({}, {"pool": "gpus"}, "no slot of pool gpus"),
+        ({}, {"has_queues": True}, "gives no queue to the trigger"),
+        ({}, {"priority": 5}, "no priority_weight, which is 5"),
         ({}, {"limits": (None, 4)}, "ignores max_active_tis_per_dag"),
         ({}, {"of_worker": ("pre_execute", "run_as_user")}, "only a worker reads pre_execute, run_as_user"),
         ({}, {"dag": SimpleNamespace(user_defined_macros={"a": 1})}, "user_defined_macros"),
@@ -253,16 +256,58 @@ def test_mapping_over_what_only_a_worker_knows_starts_in_a_worker(values: Any) -
         require_literal(values, is_classic=True)
 
 
-@pytest.mark.parametrize("wanted", [{}, {"end_from_trigger": False}])
-def test_trigger_is_told_nothing_of_an_end_that_nobody_wants(wanted: dict[str, Any]) -> None:
+def test_settings_of_the_task_and_of_airflow_are_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    with DAG("d", schedule=None):
+        first = GangJobOperator(task_id="first", image="i", start_from_trigger=True, priority_weight=2)
+        second = GangJobOperator(task_id="second", image="i", start_from_trigger=True)
+
+    assert "priority_weight" in first.triggerer_start.reason
+    assert second.triggerer_start.reason == ""
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
+    assert "queues_enabled" in second.triggerer_start.reason
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"kubernetes_conn_id": "kubernetes_default", "namespace": None}),
+        ({"kubernetes_conn_id": "gpu", "namespace": "a"}, {"kubernetes_conn_id": "gpu", "namespace": "a"}),
+        ({"kubernetes_conn_id": "{{ params.cluster }}"}, None),
+        ({"start_from_trigger": False}, None),
+    ],
+)
+def test_cluster_of_a_started_gang_is_known_without_rendered_fields(
+    given: dict[str, Any], found: dict[str, Any] | None
+) -> None:
     with DAG("d", schedule=None) as dag:
-        GangJobOperator(task_id="one", start_from_trigger=True, image="i", **wanted)
+        common = {"image": "i", "start_from_trigger": True, **given}
+        GangJobOperator(task_id="one", **common)
+        GangJobOperator.partial(task_id="many", **common).expand(env=[{"A": "1"}])
+    stored = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+
+    assert [fields_of_start(stored, name) for name in ("one", "many")] == [found, found]
+    assert fields_of_start(stored, "other") is None
+    assert fields_of_start(None, "one") is None
+
+
+def test_cluster_over_which_a_task_is_mapped_is_not_known_without_rendered_fields() -> None:
+    with DAG("d", schedule=None) as dag:
+        many = GangJobOperator.partial(task_id="many", image="i", start_from_trigger=True)
+        many.expand(kubernetes_conn_id=["a", "b"])
+    stored = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+
+    assert serialized(dag).task_dict["many"].start_from_trigger is True
+    assert fields_of_start(stored, "many") is None
+
+
+def test_trigger_is_told_nothing_of_an_end_that_nobody_wants() -> None:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", start_from_trigger=True, end_from_trigger=False, image="i")
 
     assert "end" not in start_in(dag, "one")
 
 
-def test_trigger_is_told_what_of_the_end_only_a_worker_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__GANGJOBS__END_FROM_TRIGGER", "True")
+def test_trigger_is_told_what_of_the_end_only_a_worker_does() -> None:
     with DAG("d", schedule=None) as dag:
         GangJobOperator(task_id="one", start_from_trigger=True, outlets=[Asset("a")], image="i")
         GangJobOperator(task_id="free", start_from_trigger=True, image="i")
