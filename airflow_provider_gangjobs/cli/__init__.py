@@ -76,6 +76,7 @@ COMMANDS: Final = (
     _own("cancel", "endings", "end a gang and keep its Job"),
     _own("delete", "endings", "delete a gang with its outcomes"),
     _own("submit", "submit", "submit a gang from a file, under an id"),
+    Command("convert", "airflow_provider_gangjobs.cli.convert", "write a DAG from manifests of Kubernetes"),
     _own("capabilities", "submit", "show what the cluster can do with gangs"),
     _own("tidy", "endings", "complete or remove incomplete submissions of gangs"),
     _own("release", "endings", "remove this provider's finalizer from pods"),

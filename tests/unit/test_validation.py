@@ -553,6 +553,7 @@ def test_manifest_of_another_kind_leads_to_what_to_write(version, kind, lead):
     problem, *_ = validate(GangSpec(manifest={"apiVersion": version, "kind": kind, "metadata": {"name": "a"}}))
     assert lead in problem.remedy
     assert "docs/manifests.md" in problem.remedy
+    assert "`gangjobs convert FILE`" in problem.remedy
 
 
 SERVICE_TEXT = "apiVersion: v1\nkind: Service\nmetadata: {name: peers}\nspec: {clusterIP: None}\n"

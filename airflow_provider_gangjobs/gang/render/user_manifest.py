@@ -46,6 +46,8 @@ class UserManifest(Struct, frozen=True):
     data: dict[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    line: int = 1
+    """The line of a text in which the manifest begins."""
 
     def not_text_problem(self, path: str, value: Any) -> Problem:
         written = self.scalars.get(path)
@@ -168,15 +170,33 @@ def parse_text(text: str, *, parameter: str = "manifest", kinds: Collection[str 
     :param parameter: The begin of the paths of problems; empty for a text that has the parameters themselves.
     :param kinds: The kinds of the object, of several in the text, that the parameter means.
     """
+    found = parse_documents(text, parameter=parameter)
+    meant = next((index for index, each in enumerate(found) if each.data.get("kind") in kinds), 0)
+    others = [
+        Problem(parameter, f"line {each.line} begins another object, {kind_of(each.data)}", remedy_of_kind(each.data))
+        for index, each in enumerate(found)
+        if index != meant
+    ]
+    return replace(found[meant], problems=(*found[meant].problems, *others))
+
+
+def parse_documents(text: str, *, parameter: str = "") -> tuple[UserManifest, ...]:
+    """Parse YAML text with one object or several. Empty documents are ignored.
+
+    A text that cannot be parsed is one manifest with its problem.
+
+    :param parameter: The begin of the paths of problems.
+    """
     if len(text) > TEXT_CHARACTERS_MAX:
-        return _unreadable(f"has {len(text)} characters", f"At most {TEXT_CHARACTERS_MAX} are accepted", parameter)
+        what = f"has {len(text)} characters"
+        return (_unreadable(what, f"At most {TEXT_CHARACTERS_MAX} are accepted", parameter),)
     try:
-        return _read_text(text, parameter, kinds)
+        return _read_text(text, parameter)
     except yaml.MarkedYAMLError as exc:
         where = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark else ""
-        return _unreadable(f"is not YAML: {where}{exc.problem}", "Correct the text", parameter)
+        return (_unreadable(f"is not YAML: {where}{exc.problem}", "Correct the text", parameter),)
     except (yaml.YAMLError, ValueError) as exc:
-        return _unreadable(f"is not YAML: {exc}", "Correct the text", parameter)
+        return (_unreadable(f"is not YAML: {exc}", "Correct the text", parameter),)
 
 
 def copy_without_nulls(value: Any) -> Any:
@@ -206,10 +226,9 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def _read_text(text: str, parameter: str, kinds: Collection[str | None]) -> UserManifest:
+def _read_text(text: str, parameter: str) -> tuple[UserManifest, ...]:
     loader = _Loader(text)
     found: list[UserManifest] = []
-    lines: list[int] = []
     try:
         while loader.check_node():
             node = loader.get_node()
@@ -217,23 +236,15 @@ def _read_text(text: str, parameter: str, kinds: Collection[str | None]) -> User
             if node.tag == "tag:yaml.org,2002:null":
                 continue
             if not isinstance(node, yaml.MappingNode):
-                return _unreadable("is not a mapping", "Write the fields of one object, as key: value", parameter)
+                return (_unreadable("is not a mapping", "Write the fields of one object, as key: value", parameter),)
             visitor = _ManifestVisitor()
             visitor.visit(node, parameter)
             data = copy_without_nulls(loader.construct_document(node))
-            found.append(UserManifest(data, visitor.scalars, tuple(visitor.problems)))
-            lines.append(node.start_mark.line + 1)
+            line = node.start_mark.line + 1
+            found.append(UserManifest(data, visitor.scalars, tuple(visitor.problems), line))
     finally:
         loader.dispose()
-    if not found:
-        return _unreadable("is empty", "Write the fields of one object, as key: value", parameter)
-    meant = next((index for index, each in enumerate(found) if each.data.get("kind") in kinds), 0)
-    others = [
-        Problem(parameter, f"line {line} begins another object, {kind_of(each.data)}", lead_to(each.data))
-        for index, (each, line) in enumerate(zip(found, lines, strict=True))
-        if index != meant
-    ]
-    return replace(found[meant], problems=(*found[meant].problems, *others))
+    return tuple(found) or (_unreadable("is empty", "Write the fields of one object, as key: value", parameter),)
 
 
 class _ManifestVisitor:
@@ -247,7 +258,8 @@ class _ManifestVisitor:
     def visit(self, node: yaml.Node, path: str, depth: int = 0) -> None:
         self._visited += 1
         if self._visited > NODES_MAX or depth > DEPTH_MAX:
-            raise ValueError(f"it has more than {NODES_MAX} values or {DEPTH_MAX} levels, also by its aliases")
+            what = f"it has more than {NODES_MAX} values or {DEPTH_MAX} levels, also by its aliases"
+            raise ValueError(f"line {node.start_mark.line + 1}: {what}")
         match node:
             case yaml.MappingNode():
                 self._visit_keys(node, path)
@@ -327,6 +339,11 @@ def lead_to(document: Mapping[str, Any]) -> str:
     if lead is None:
         return "Give apiVersion: batch/v1 and kind: Job" if kind == "Job" else _BEFOREHAND
     return f"{lead} (docs/manifests.md)"
+
+
+def remedy_of_kind(document: Mapping[str, Any]) -> str:
+    """Return what to do about an object of another kind where one Job is expected."""
+    return f"{lead_to(document)}. `gangjobs convert FILE` writes a DAG of the whole file"
 
 
 def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:

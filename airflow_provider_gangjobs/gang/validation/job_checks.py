@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.render.placement import (
     rendezvous_of,
     shape_of,
 )
-from airflow_provider_gangjobs.gang.render.user_manifest import kind_of, lead_to, manifest_of
+from airflow_provider_gangjobs.gang.render.user_manifest import kind_of, manifest_of, remedy_of_kind
 from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.external import (
@@ -72,7 +72,7 @@ def check_kind(parsed: ParsedSpec) -> Iterator[Problem]:
             yield Problem("image", "is missing", "Give image, or manifest with a whole Job")
         return
     if kind_of(manifest) != "batch/v1 Job":
-        yield Problem("manifest", f"is {kind_of(manifest)}", lead_to(manifest))
+        yield Problem("manifest", f"is {kind_of(manifest)}", remedy_of_kind(manifest))
         return
     copied = [name for name in _SERVER_FIELDS if name in manifest.get("metadata", {})]
     copied = [f"metadata.{name}" for name in copied] + ["status"] * bool(manifest.get("status"))

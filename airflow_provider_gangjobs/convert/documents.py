@@ -1,0 +1,99 @@
+"""Reads the objects of files, with the line of each, and says in one line what is wrong with a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from airflow_provider_gangjobs.gang.render.user_manifest import TEXT_CHARACTERS_MAX, kind_of, parse_documents
+from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
+
+PROBLEM_CHARACTERS_MAX: Final = 500
+_TEMPLATE: Final = re.compile(
+    r"\{\{-?\s*(?:\.(?:Values|Release|Chart|Files|Capabilities|Template)\b"
+    r"|(?:include|if|else|end|range|with|define|template|tpl|toYaml|required|block)\b|/\*)"
+)
+"""The beginning of an action of Helm. Other braces may be text of a program."""
+
+
+class ConversionError(Exception):
+    """A file cannot be converted. The message is one line with the file, the line, and what to do."""
+
+
+class Document(Struct, frozen=True):
+    """One object of a file."""
+
+    file: str
+    line: int
+    data: dict[str, Any]
+    text: str
+    """The whole file, in which lines are looked up."""
+    beside: Sequence[Mapping[str, Any]] = ()
+    """The objects of all files."""
+
+    @property
+    def kind(self) -> str:
+        """The version and the kind, such as `batch/v1 Job`."""
+        return kind_of(self.data)
+
+    @property
+    def name(self) -> str:
+        metadata = self.data.get("metadata", {})
+        return str(metadata.get("name") or str(metadata.get("generateName", "")).rstrip("-"))
+
+    def line_of(self, part: str) -> int:
+        """Return the first line of the object that has this text, or else the line in which the object begins."""
+        lines = enumerate(self.text.splitlines()[self.line - 1 :], self.line)
+        return next((number for number, line in lines if part in line), self.line)
+
+    def error(self, what: str, remedy: str, part: str = "") -> ConversionError:
+        """Return the error about a part of the object."""
+        return error_at(self.file, self.line_of(part), what, remedy)
+
+
+def error_at(file: str, line: int, what: str, remedy: str) -> ConversionError:
+    message = to_printable_line(f"{file}: line {line}: {what}. {remedy}")
+    return ConversionError(cut_end(message, PROBLEM_CHARACTERS_MAX))
+
+
+def read_documents(file: str, text: str) -> tuple[Document, ...]:
+    """Return the objects of a YAML or JSON text, each item of a List on its own.
+
+    :param file: The name of the file, for messages.
+
+    Raises:
+        ConversionError: the text cannot be read, or has something that is no object of Kubernetes.
+    """
+    if len(text) <= TEXT_CHARACTERS_MAX and (found := _TEMPLATE.search(text)):
+        line = text.count("\n", 0, found.start()) + 1
+        raise error_at(file, line, "is a template of Helm", "Give what `helm template` prints")
+    documents: list[Document] = []
+    for each in parse_documents(text):
+        if each.problems:
+            what = f"{each.problems[0].path} {each.problems[0].what}".strip()
+            written = re.search(r"line (\d+)", what)
+            line = int(written[1]) if written else each.line
+            has_braces = any("{{" in text for text in text.splitlines()[line - 1 : line])
+            remedy = "Render the template first" if has_braces else each.problems[0].remedy
+            raise error_at(file, line, re.sub(r"line \d+:? ", "", what), remedy)
+        documents += _objects(Document(file, each.line, each.data, text))
+    return tuple(documents)
+
+
+def _objects(document: Document) -> Iterator[Document]:
+    data, metadata = document.data, document.data.get("metadata", {})
+    if str(data.get("kind", "")).endswith("List") and isinstance(data.get("items"), list):
+        for item in data["items"]:
+            if not isinstance(item, dict):
+                raise document.error("has an item that is no object", "Correct the List", "items")
+            yield from _objects(replace(document, data=item))
+    elif (
+        isinstance(data.get("kind"), str) and isinstance(data.get("apiVersion"), str) and isinstance(metadata, Mapping)
+    ):
+        yield document
+    else:
+        raise document.error("is no object of Kubernetes", "Give manifests with apiVersion, kind, and metadata")

@@ -1,0 +1,54 @@
+"""A JobSet is a gang: each replicated Job is a role, and the only one all of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.convert.host_names import map_texts
+from airflow_provider_gangjobs.convert.task import Part, Task, merged, pods
+from airflow_provider_gangjobs.kube.well_known import COMPLETION_INDEX
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.convert.documents import Document
+
+_JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+_TOGETHER: Final = "all pods start together: let a program wait for the others"
+_CURES: Final = {
+    "successPolicy": "the gang succeeds when all roles have: let the programs of the others end, too",
+    "startupPolicy": _TOGETHER,
+    "dependsOn": _TOGETHER,
+    "coordinator": "rank 0 of the first role is $(MASTER_ADDR)",
+    "failurePolicy": "the first failure ends the gang, and retries start it again",
+}
+_OF_PART: Final = ("template", "parallelism", "completions", "completionMode", "backoffLimit")
+
+
+def convert(document: Document) -> Task:
+    """Return the workload of a JobSet."""
+    spec = dict(document.data["spec"])
+    jobs, network = spec.pop("replicatedJobs"), spec.pop("network", {})
+    parts = [_part(document, job) for job in jobs]
+    task = Task(document, merged(parts), network.get("subdomain", document.name))
+    for job in jobs:
+        fields = {name: value for name, value in job["template"]["spec"].items() if name not in _OF_PART}
+        task.leave_out({**fields, **({"dependsOn": 0} if "dependsOn" in job else {})}, _CURES)
+    if restarts := spec.get("failurePolicy", {}).get("maxRestarts"):
+        task.parameters["retries"] = restarts
+    if task.is_queued:
+        spec.pop("suspend", None)
+    task.take_limits(spec)
+    task.leave_out(spec, _CURES)
+    task.warn_about(r"jobset\.sigs\.k8s\.io/[\w-]+", "the pods of a gang have no such name or number")
+    return task
+
+
+def _part(document: Document, job: dict[str, Any]) -> Part:
+    name, spec, replicas = job["name"], job["template"]["spec"], job.get("replicas", 1)
+    pods_of_job = spec.get("parallelism", 1)
+    prefix = f"{document.name}-{name}"
+    if replicas > 1 and pods_of_job == 1:  # the index of a Job is that of its pod here
+        template = map_texts(spec["template"], lambda text: text.replace(_JOB_INDEX, COMPLETION_INDEX))
+        return Part(name, pods(replicas, template), prefix, "-0")
+    if replicas == 1:
+        return Part(name, {"completionMode": "Indexed", "backoffLimit": 0, **spec}, f"{prefix}-0")
+    return Part(name, pods(replicas * pods_of_job, spec["template"]), f"{prefix}-0")

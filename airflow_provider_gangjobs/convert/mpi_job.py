@@ -1,0 +1,70 @@
+"""An MPIJob of v1 or v2beta1: rank 0 runs the command of the Launcher, and all ranks have the pods of the Worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.convert.host_names import map_texts
+from airflow_provider_gangjobs.convert.task import Part, Task, pods
+from airflow_provider_gangjobs.gang.render.user_manifest import main_container_name
+from airflow_provider_gangjobs.parameters.shorthands import FOLDER, KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.convert.documents import Document
+
+CURES: Final = {
+    "cleanPodPolicy": "all pods end with the gang",
+    "sshAuthMountPath": "the key is in the Secret of ssh_secret",
+    "mpiImplementation": "the gang sets the variables of all of them",
+}
+
+
+def convert(document: Document) -> Task:
+    """Return the workload of an MPIJob.
+
+    Raises:
+        ConversionError: the Launcher has no command.
+    """
+    task, spec = Task(document, []), dict(document.data["spec"])
+    replicas = spec.pop("mpiReplicaSpecs")
+    worker = replicas.get("Worker", replicas["Launcher"])
+    slots, policy = spec.pop("slotsPerWorker", 1), dict(spec.pop("runPolicy", {}))
+    set_mpi(task, replicas["Launcher"]["template"], worker["template"], worker.get("replicas", 1), slots)
+    task.take_limits(policy)
+    task.leave_out({**policy, **spec}, CURES)
+    return task
+
+
+def set_mpi(task: Task, launcher: Any, worker: Any, workers: int, slots: Any = None) -> None:
+    """Set the part and the parameters of a program that `mpirun` starts.
+
+    Raises:
+        ConversionError: the Launcher has no command.
+    """
+    starter, container = main_container(launcher), main_container(worker)
+    if not starter.get("command") and not starter.get("args"):
+        raise task.document.error("has no command for mpirun", "Give the command of the Launcher", "Launcher")
+    if starter.get("image") != container.get("image"):
+        task.note(f"Rank 0 runs the command of the Launcher, whose image was {starter.get('image')}", "image")
+    for field in ("command", "args"):
+        words = starter.get(field, [])
+        container[field] = map_texts(words, lambda text: text.replace("/etc/mpi/hostfile", f"{FOLDER}/hostfile"))
+    known = {item["name"] for item in container.get("env", ())}
+    added = [item for item in starter.get("env", ()) if item["name"] not in known]
+    container["env"] = [*container.get("env", ()), *added]
+    secret = f"{task.task_id}-ssh"
+    task.parameters |= {"launch": "mpi", "ssh_secret": secret}
+    if slots not in (None, 1):
+        task.parameters["slots_per_worker"] = slots
+    create = f"kubectl create secret generic {secret} --type=kubernetes.io/ssh-auth --from-file={KEY}=mpi-key"
+    task.note(f'Create it by ssh-keygen -t ed25519 -N "" -f mpi-key, and {create}', "ssh_secret")
+    task.parts = [Part("", pods(workers, worker))]
+
+
+def main_container(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the container of the rank."""
+    name = main_container_name(template, {}, {})
+    found: dict[str, Any] = next(one for one in template["spec"]["containers"] if one["name"] == name)
+    return found

@@ -1,0 +1,133 @@
+"""The task that stands for a workload of a file: its pods, its parameters, and what was changed on the way.
+
+A kind has a module that describes the workload as Jobs. `gang.py` then makes the parameters of the task from them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
+from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider_gangjobs.convert.documents import Document
+
+TTL_MIN_S: Final = 3600
+"""A shorter time to live would delete a Job whose results Airflow has not read after an outage."""
+
+
+class Code(str):
+    """Python code that is the value of a parameter of a DAG."""
+
+    __slots__ = ()
+
+
+class Part(Struct, frozen=True):
+    """One Job of a workload. The name of a rank in the file is `PREFIX-RANKSUFFIX.SERVICE`."""
+
+    name: str
+    spec: dict[str, Any]
+    host_prefix: str = ""
+    host_suffix: str = ""
+
+    @property
+    def size(self) -> int:
+        size: int = self.spec.get("completions", self.spec.get("parallelism", 1))
+        return size
+
+
+def pods(size: int, template: Any) -> dict[str, Any]:
+    """Return the spec of a Job whose pods all run at once."""
+    shape = {"completions": size, "parallelism": size, "completionMode": "Indexed", "backoffLimit": 0}
+    return {**shape, "template": template}
+
+
+def merged(parts: Sequence[Part]) -> list[Part]:
+    """Return one part with all pods if their templates are the same, or else the parts."""
+    first, *others = parts
+    template, size = first.spec["template"], sum(part.size for part in parts)
+    if not others or any(part.spec["template"] != template for part in others):
+        return [*parts]
+    return [Part(first.name, pods(size, template), first.host_prefix, first.host_suffix)]
+
+
+@dataclass
+class Task:
+    """A task of the DAG, and what a person has to know about its conversion."""
+
+    document: Document
+    parts: list[Part]
+    service: str = ""
+    """The Service in the host names of the file."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """The parameters of `GangJobOperator`, and those of `BaseOperator`."""
+    dag: dict[str, Any] = field(default_factory=dict)
+    """The parameters of the DAG, if the object is a CronJob."""
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """What was changed, dropped, or could not be decided: the parameter at which the comment stands, or none, and the
+    text."""
+    has_rendezvous: bool = False
+    """The ranks have the Service and the variables of the gang."""
+
+    @property
+    def task_id(self) -> str:
+        return re.sub(r"[^\w.-]+", "_", self.document.name, flags=re.ASCII) or str(self.document.data["kind"]).lower()
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def is_gang(self) -> bool:
+        """Several pods are placed together."""
+        return self.size > 1 and "gang" not in self.parameters
+
+    @property
+    def is_queued(self) -> bool:
+        """Kueue decides when the pods may run."""
+        metadata = self.document.data.get("metadata", {})
+        return any(LABEL_KUEUE_QUEUE in (metadata.get(kind) or ()) for kind in ("labels", "annotations"))
+
+    def note(self, text: str, parameter: str = "") -> None:
+        if (parameter, text) not in self.notes:
+            self.notes.append((parameter, text))
+
+    def leave_out(self, fields: Mapping[str, Any], cures: Mapping[str, str]) -> None:
+        """Name the fields that have no counterpart, with what to do about them."""
+        for name in fields:
+            line, cure = self.document.line_of(f"{name}:"), cures.get(name, "a gang has no counterpart")
+            self.note(f"{name} (line {line}) is left out: {cure}")
+
+    def warn_about(self, pattern: str, cure: str) -> None:
+        """Name what a program of the file reads and the gang does not have."""
+        for _, text in iter_scalars([part.spec for part in self.parts], ""):
+            if isinstance(text, str) and (found := re.search(pattern, text)):
+                self.note(f"Line {self.document.line_of(found[0])} has {found[0]}: {cure}")
+
+    def take_limits(self, spec: dict[str, Any]) -> None:
+        """Move the time limits and the retries of an object into parameters."""
+        backoff, limit = spec.pop("backoffLimit", 0), spec.pop("activeDeadlineSeconds", None)
+        ttl = spec.pop("ttlSecondsAfterFinished", None)
+        if backoff:
+            self.parameters["retries"] = backoff
+            self.note(
+                f"Airflow retries the task {pluralize(backoff, 'time')}, with pods of its own, in place of Kubernetes",
+                "retries",
+            )
+        if limit:
+            self.parameters["run_timeout"] = timedelta(seconds=limit)
+            text = f"activeDeadlineSeconds was {limit}, and counted the wait for nodes, which assemble_timeout limits"
+            self.note(text, "run_timeout")
+        if ttl is not None and ttl >= TTL_MIN_S:
+            self.parameters["ttl_after_finished"] = timedelta(seconds=ttl)
+        elif ttl is not None:
+            self.note(f"ttlSecondsAfterFinished was {ttl}: the task deletes its Job after it has read the results")

@@ -1,0 +1,345 @@
+"""`gangjobs convert`: which DAG stands for a manifest, and what is said about a bad one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.cli.main import main
+from airflow_provider_gangjobs.convert import ConversionError, convert
+from airflow_provider_gangjobs.gang.spec import Rendezvous
+from tests.dag_files import tasks_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTAINER = {"name": "main", "image": "busybox:1", "command": ["true"]}
+
+
+def job(*, pod: Any = None, container: Any = None, metadata: Any = None, of_pods: Any = None, **spec: Any) -> Any:
+    """Return a Job of three Indexed pods. A field of the spec that is None is left out.
+
+    :param pod: Fields of the PodSpec.
+    :param container: Fields of the container.
+    :param of_pods: The metadata of the pod template.
+    """
+    pod_spec = {"restartPolicy": "Never", "containers": [{**CONTAINER, **(container or {})}], **(pod or {})}
+    shape = {"completions": 3, "parallelism": 3, "completionMode": "Indexed", "backoffLimit": 0}
+    template = {"metadata": of_pods or {}, "spec": pod_spec}
+    given = {name: value for name, value in {**shape, **spec}.items() if value is not None}
+    named = {"name": "train", **(metadata or {})}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": {**given, "template": template}}
+
+
+def source_of(*objects: Any) -> str:
+    return convert({"jobs.yaml": yaml.safe_dump_all(objects, sort_keys=False)}).source
+
+
+def task_of(*objects: Any) -> Any:
+    """Return the only task of the DAG."""
+    (task,) = tasks_of(source_of(*objects)).values()
+    return task
+
+
+# -- The shape of a Job ------------------------------------------------------------------------------------------------
+
+
+def test_dag_of_a_gang_reads_like_code_of_a_colleague() -> None:
+    container = {
+        "name": "trainer",
+        "resources": {"limits": {"nvidia.com/gpu": 8}},
+        "env": [{"name": "A", "value": "b"}],
+    }
+    written = job(container=container, activeDeadlineSeconds=7200, metadata={"namespace": "ml"})
+
+    assert (
+        source_of(written)
+        == '''\
+"""Run train.
+
+`gangjobs convert` has written this file from jobs.yaml.
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import DAG
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+
+with DAG("train", schedule=None):
+    # The container trainer is named main here.
+    GangJobOperator(
+        task_id="train",
+        image="busybox:1",
+        command=["true"],
+        env={"A": "b"},
+        resources={"nvidia.com/gpu": 8},
+        workers=3,
+        namespace="ml",
+        # activeDeadlineSeconds was 7200, and counted the wait for nodes, which
+        # assemble_timeout limits.
+        run_timeout=timedelta(hours=2),
+    )
+'''
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers", "gang"),
+    [
+        pytest.param({}, 3, "required", id="a gang"),
+        pytest.param({"completions": None, "parallelism": None}, None, "required", id="one pod"),
+        pytest.param({"completionMode": None}, None, "off", id="pods without an index"),
+        pytest.param({"parallelism": 2}, None, "off", id="not all at once"),
+        pytest.param({"completions": None, "completionMode": None}, None, "off", id="a work queue"),
+        pytest.param({"backoffLimitPerIndex": 1, "maxFailedIndexes": 2}, None, "off", id="failures of one index"),
+        pytest.param({"backoffLimit": None, "successPolicy": {"rules": []}}, None, "off", id="some may fail"),
+    ],
+)
+def test_job_is_a_gang_if_all_its_pods_need_each_other(spec: Any, workers: int | None, gang: str) -> None:
+    task = task_of(job(**spec))
+    assert (task.workers, task.gang) == (workers, gang)
+
+
+def test_failures_of_a_gang_are_retries_of_the_task() -> None:
+    assert task_of(job(backoffLimit=4)).retries == 4
+
+
+def test_job_without_a_gang_keeps_its_own_limits() -> None:
+    spec = task_of(job(parallelism=2, backoffLimit=4)).manifest["spec"]
+    assert spec == {"completions": 3, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 4}
+
+
+def test_time_to_live_is_kept_unless_it_would_delete_results() -> None:
+    assert task_of(job(ttlSecondsAfterFinished=86400)).ttl_after_finished_s == 86400
+    assert task_of(job(ttlSecondsAfterFinished=60)).ttl_after_finished_s is None
+
+
+def test_paused_job_stays_paused_and_a_queued_one_is_resumed_by_its_queue() -> None:
+    queued = job(suspend=True, metadata={"labels": {"kueue.x-k8s.io/queue-name": "team"}})
+    assert task_of(job(suspend=True)).manifest["spec"] == {"suspend": True}
+    assert task_of(queued).manifest is None
+
+
+# -- Queues and schedulers ---------------------------------------------------------------------------------------------
+
+
+def test_labels_of_kueue_are_parameters() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "high", "app": "x"}
+    topology = {"annotations": {"kueue.x-k8s.io/podset-required-topology": "example.com/rack"}}
+    task = task_of(job(metadata={"labels": labels}, of_pods=topology))
+
+    assert (task.queue_name, task.queue_priority, task.topology) == ("team", "high", "required:example.com/rack")
+    assert (task.labels, task.annotations) == ({"app": "x"}, None)
+
+
+LINKS = {
+    "volcano": ("volcano", "annotations", "scheduling.k8s.io/group-name"),
+    "coscheduling": ("scheduler-plugins-scheduler", "labels", "scheduling.x-k8s.io/pod-group"),
+    "yunikorn": ("yunikorn", "annotations", "yunikorn.apache.org/task-group-name"),
+}
+
+
+@pytest.mark.parametrize(("scheduler", "link"), LINKS.items(), ids=LINKS)
+def test_group_of_another_scheduler_is_made_by_the_provider(scheduler: str, link: tuple[str, str, str]) -> None:
+    name, kind, key = link
+    task = task_of(job(pod={"schedulerName": name}, of_pods={kind: {key: "g"}}))
+    assert (task.gang_scheduler, task.scheduler_name, task.labels, task.annotations) == (scheduler, None, None, None)
+
+
+# -- Peers -------------------------------------------------------------------------------------------------------------
+
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "peers"},
+    "spec": {"clusterIP": "None", "selector": {"job-name": "train"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("ping train-0.peers", "ping $(MASTER_ADDR)"),
+        ("ping 'train-0.peers.ml.svc.cluster.local'", "ping '$(MASTER_ADDR)'"),
+        ("tcp://train-2.peers:29500", "tcp://$(GANG_NAME)-2.$(GANG_NAME):29500"),
+        ("for i in 0 1; do ping train-${i}.peers; done", "for i in 0 1; do ping $(GANG_NAME)-${i}.$(GANG_NAME); done"),
+        ("ping my-train-0.peers train-0.peers.example.com", "ping my-train-0.peers train-0.peers.example.com"),
+    ],
+    ids=["rank 0", "in quotes with the domain", "a rank", "a variable", "other hosts"],
+)
+def test_names_of_peers_are_those_of_the_gang(written: str, expected: str) -> None:
+    task = task_of(SERVICE, job(pod={"subdomain": "peers"}, container={"command": ["sh", "-c", written]}))
+    assert task.command[2] == expected
+
+
+def test_name_of_the_service_that_cannot_be_decided_is_named_with_its_line() -> None:
+    written = job(pod={"subdomain": "peers"}, container={"args": ["--hosts", "peers"]})
+    text = yaml.safe_dump_all([SERVICE, written], sort_keys=False)
+    line = text.splitlines().index("        - peers") + 1
+    assert f"# Line {line} has peers, which is not decided" in source_of(SERVICE, written)
+
+
+def test_variables_of_the_rendezvous_are_left_out() -> None:
+    env = [{"name": "MASTER_ADDR", "value": "train-0.peers"}, {"name": "MASTER_PORT", "value": "3389"}]
+    task = task_of(job(container={"env": [*env, {"name": "A", "value": "b"}]}))
+    assert (task.env, task.rendezvous) == ({"A": "b"}, Rendezvous(3389))
+
+
+# -- What stands beside a Job ------------------------------------------------------------------------------------------
+
+
+def mounted(command: str, **volume: Any) -> Any:
+    container = {"command": ["sh", command], "volumeMounts": [{"name": "scripts", "mountPath": "/scripts"}]}
+    volumes = [{"name": "scripts", "configMap": {"name": "scripts", **volume}}]
+    return job(container=container, pod={"volumes": volumes})
+
+
+SCRIPTS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "scripts"}, "data": {"run.sh": "echo a\nls\n"}}
+
+
+def test_config_map_that_is_mounted_where_the_program_says_becomes_files() -> None:
+    task = task_of(SCRIPTS, mounted("/scripts/run.sh"))
+    assert (task.command, task.files) == (["sh", "/gang/files/run.sh"], {"run.sh": "echo a\nls\n"})
+    assert (task.volumes, task.volume_mounts) == (None, None)
+
+
+def test_config_map_that_an_image_may_expect_in_its_place_must_exist() -> None:
+    source = source_of(SCRIPTS, mounted("/entrypoint.sh"))
+    assert "# These must exist beforehand: kubectl get configmap/scripts." in source
+
+
+def test_objects_that_must_exist_are_named_with_the_command_that_checks_them() -> None:
+    env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]
+    pod = {
+        "serviceAccountName": "robot",
+        "imagePullSecrets": [{"name": "registry"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    }
+    summary = convert(
+        {"a.yaml": yaml.safe_dump(job(container={"env": env}, pod=pod, metadata={"namespace": "ml"}))}
+    ).summary
+    names = "secret/registry secret/keys serviceaccount/robot persistentvolumeclaim/data"
+    assert any(line.endswith(f"kubectl get -n ml {names}") for line in summary)
+
+
+# -- Secrets -----------------------------------------------------------------------------------------------------------
+
+
+def test_value_of_a_secret_never_reaches_the_dag() -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"k": "hunter2"}}
+    env = [
+        {"name": "HF_TOKEN", "value": "hf_hunter2"},
+        {"name": "DATABASE", "value": "postgres://etl:hunter2@db/etl"},
+        {"name": "TOKENIZERS_PARALLELISM", "value": "false"},
+    ]
+    conversion = convert({"a.yaml": yaml.safe_dump_all([secret, job(container={"env": env})])})
+
+    assert "hunter2" not in conversion.source + "".join(conversion.summary)
+    assert 'secretKeyRef": {"name": "train-env", "key": "HF_TOKEN"}' in conversion.source
+    assert '"TOKENIZERS_PARALLELISM": "false"' in conversion.source
+
+
+# -- Bad input ---------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "a template of Helm": ("kind: Job\nmetadata: {name: {{ .Values.name }}}\n", "line 2: is a template of Helm"),
+    "a conditional of Helm": ("a: 1\n{{- if .x }}\n", "line 2: is a template of Helm"),
+    "other braces": ("kind: Job\nmetadata: {name: {{ name }}}\n", "line 2: .*Render the template first"),
+    "broken YAML": ("kind: [Job\n", "line 2: is not YAML"),
+    "an unknown kind": (
+        "apiVersion: example.org/v1\nkind: Foo\n",
+        r"line 1: example.org/v1 Foo is not converted\. Cre",
+    ),
+    "another version": ("apiVersion: extensions/v1beta1\nkind: Job\n", "line 1: .*Give apiVersion: batch/v1"),
+    "no kind": ("image: a\nworkers: 2\n", "line 1: is no object of Kubernetes"),
+    "too long": ("a" * 10_000_000, "line 1: has 10000000 characters"),
+    "a tag": ("kind: !!python/object:os.system {}\n", "line 1: is not YAML: could not determine a constructor"),
+    "a cycle": ("kind: Job\nmetadata: &a {b: *a}\n", "line 2: is not YAML: .*levels"),
+    "many aliases": (
+        "\n".join(["a: &a0 [x, x]"] + [f"b{i}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(9)]),
+        "values",
+    ),
+    "a list": ("- a\n", "line 1: is not a mapping"),
+    "nothing": ("", "line 1: is empty"),
+    "no text": ("\x00\x01", "is not YAML"),
+    "a Job without a template": ("apiVersion: batch/v1\nkind: Job\nspec: {}\n", "line 1: .*has other fields"),
+    "a Job without a spec": ("apiVersion: batch/v1\nkind: Job\n", "line 1: .* has other fields than those"),
+    "a number as a variable": (
+        yaml.safe_dump(job(container={"env": [{"name": "PORT", "value": 8080}]})),
+        r"line \d+: env\.PORT is the number 8080, not text",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_with_the_file_the_line_and_a_cure(text: str, message: str) -> None:
+    with pytest.raises(ConversionError, match=rf"^bad\.yaml: (?s:.*){message}") as raised:
+        convert({"bad.yaml": text})
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).startswith("bad.yaml: line ")
+
+
+# -- The command -------------------------------------------------------------------------------------------------------
+
+
+def test_command_writes_the_dag_and_on_standard_error_what_was_changed(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job(backoffLimit=4)))
+
+    assert main(["convert", str(path)]) == 0
+
+    shown = capsys.readouterr()
+    assert shown.out == convert({str(path): path.read_text()}).source
+    assert shown.err.splitlines() == [
+        f"{path}: line 1: batch/v1 Job train: a gang of 3",
+        "  retries: Airflow retries the task 4 times, with pods of its own, in place of Kubernetes",
+    ]
+
+
+def test_check_writes_no_dag(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job()))
+    assert main(["convert", "--check", str(path)]) == 0
+    assert capsys.readouterr() == (f"{path}: line 1: batch/v1 Job train: a gang of 3\n", "")
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"a: [\n"], ids=["missing", "no UTF-8", "broken"])
+def test_command_fails_with_one_line_and_writes_nothing(content: bytes | None, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "job.yaml"
+    if content is not None:
+        path.write_bytes(content)
+
+    assert main(["convert", str(path)]) == 1
+
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert shown.err.startswith(f"gangjobs: {path}: line ")
+
+
+def test_command_needs_neither_a_database_nor_a_cluster(tmp_path: Path) -> None:
+    unreachable = {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/no/such.db",
+        "KUBECONFIG": "/no/such",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow_provider_gangjobs.cli.main", "convert", "-"],
+        input=json.dumps(job()),
+        env=os.environ | unreachable,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "GangJobOperator(" in done.stdout
+
+
+def test_duration_is_written_in_its_largest_unit() -> None:
+    assert "run_timeout=timedelta(seconds=90)" in source_of(job(activeDeadlineSeconds=90))
+    assert task_of(job(activeDeadlineSeconds=90)).run_timeout_s == timedelta(seconds=90).total_seconds()
