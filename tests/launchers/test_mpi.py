@@ -27,7 +27,7 @@ total = world.allreduce(world.rank)
 hosts = world.gather(platform.node())
 if world.rank == 0:
     with open(os.environ["GANG_RESULT_PATH"], "w") as result:
-        version = MPI.Get_library_version()
+        version = MPI.Get_library_version().rstrip("\\0")  # mpi4py keeps the end of a text of C
         json.dump({"size": world.size, "total": total, "hosts": hosts, "version": version}, result)
 """
 

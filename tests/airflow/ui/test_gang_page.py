@@ -238,12 +238,11 @@ def test_forged_xcom_does_not_show_another_gang(shared_runs: SharedRuns) -> None
     entry = f"/api/v2/dags/fails/dagRuns/{run_id}/taskInstances/gang/xcomEntries/gang"
 
     shared_runs.api.call("PATCH", entry, {"value": foreign, "map_index": -1})
-    page = fetch_gang_page(shared_runs, "fails")
+    page = wait_for_phase(shared_runs, "fails", "deleted")
     shared_runs.api.call("PATCH", entry, {"value": own, "map_index": -1})
 
-    assert page.phase == "deleted"
     assert "state busy" not in page.html
-    assert fetch_gang_page(shared_runs, "fails").phase == "failed"
+    wait_for_phase(shared_runs, "fails", "failed")
 
 
 def test_page_without_a_cluster_shows_the_error_and_airflows_records(shared_runs: SharedRuns, tmp_path: Path) -> None:
