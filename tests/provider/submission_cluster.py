@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.claim import claim_patch
-from airflow_provider_gangjobs.kube.well_known import LABEL_TASK
+from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_TASK
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings
@@ -157,17 +157,23 @@ class SubmissionCluster:
         (job,) = self.live_jobs()
         uid = job["metadata"]["uid"]
         assert uid == submission.ref.uid
-        assert job["spec"]["suspend"] is False
+        roles = {one["metadata"]["labels"].get(LABEL_GANG_ROLE): one for one in self.objects(JOBS)}
+        parts = [roles[role.name] for role in read_job(job).record.roles] or [job]
+        assert not any(part["spec"]["suspend"] for part in parts)
         for resource in OBJECTS[1:]:
             for thing in self.objects(resource):
                 owners = {owner["uid"] for owner in thing["metadata"].get("ownerReferences", ())}
                 assert uid in owners, f"{resource.plural} {thing['metadata']['name']} does not belong to the gang"
         pods = self.objects(PODS)
-        assert {owner["uid"] for pod in pods for owner in pod["metadata"]["ownerReferences"]} == {uid}
-        assert len(self.bench.bound(job["metadata"]["name"])) == len(pods) == workers
+        assert {owner["uid"] for pod in pods for owner in pod["metadata"]["ownerReferences"]} == {
+            part["metadata"]["uid"] for part in parts
+        }
+        assert sum(len(self.bench.bound(part["metadata"]["name"])) for part in parts) == len(pods) == workers
         if PlacementDecision.parse(submission.decision).placement is Placement.GANG:
-            assert len(self.objects(WORKLOADS)) == 1
-            assert len(self.objects(PODGROUPS)) == 1
+            assert [len(self.objects(resource)) for resource in (SERVICES, WORKLOADS, PODGROUPS)] == [1, 1, 1]
+        volumes = [volume for pod in pods for volume in pod["spec"].get("volumes", ()) if "configMap" in volume]
+        stored = {config_map["metadata"]["name"] for config_map in self.objects(CONFIGMAPS)}
+        assert {volume["configMap"]["name"] for volume in volumes} <= stored
 
 
 NO_PERMISSION: Final = 'jobs.batch is forbidden: User "system:serviceaccount:ml:airflow" cannot write resource "jobs"'

@@ -20,15 +20,15 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_user
-from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_INSTALLATION
+from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import find_submission
 from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
-from tests.crashes import Crash, CrashingClient, InterceptedClient, ProcessDied, crash_points
+from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, SERVICES
+from tests.crashes import Crash, CrashingClient, InterceptedClient, ProcessDied
 from tests.ends import Killed, kill
 from tests.provider.follower import Follower
 from tests.provider.role_gangs import (
@@ -43,6 +43,7 @@ from tests.provider.role_gangs import (
 )
 from tests.provider.submission_cluster import KEY, NO_PERMISSION, InterleavingClient, SubmissionCluster, running_cluster
 from tests.provider.test_capabilities import ManagedJobs, labelled
+from tests.provider.test_submission_crashes import all_crashes, die
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 from tests.submission_requests import id_request
@@ -50,29 +51,11 @@ from tests.submission_requests import id_request
 # -- A gang with roles is submitted: one Job for each role, one group and one record. A crash leaves nothing
 #    behind ----------------------------------------------------------------------------------------------------------
 
-ROLES = ("leader", "worker")
-
-
-def check_one_gang(cluster: SubmissionCluster, submission) -> None:
-    """Check that one gang exists with all of its Jobs, that all objects belong to it, and that all pods are placed."""
-    cluster.bench.run(30)
-    (record,) = cluster.live_jobs()
-    uid = record["metadata"]["uid"]
-    assert uid == submission.ref.uid
-    jobs = cluster.objects(JOBS)
-    assert [job["metadata"]["labels"][LABEL_GANG_ROLE] for job in jobs] == list(ROLES)
-    assert not any(job["spec"]["suspend"] for job in jobs)
-    for resource in (SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS):
-        (owned,) = cluster.objects(resource)
-        assert uid in {owner["uid"] for owner in owned["metadata"]["ownerReferences"]}
-    pods = cluster.objects(PODS)
-    assert len(pods) == len([pod for pod in pods if pod["spec"].get("nodeName")]) == 4
-
 
 async def test_the_roles_are_jobs_of_one_group():
     async with running_cluster() as cluster:
         submission = await cluster.submit(LEADER_AND_WORKERS)
-        check_one_gang(cluster, submission)
+        cluster.check_one_live_gang(submission)
         record, other = cluster.objects(JOBS)
         (owner,) = other["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["blockOwnerDeletion"]) == (record["metadata"]["uid"], True)
@@ -83,38 +66,9 @@ async def test_the_roles_are_jobs_of_one_group():
         assert all(service["spec"]["selector"].items() <= each.items() for each in labels)
 
 
-async def all_crashes(*, after_a_crash: bool) -> list[Crash]:
-    """Return every crash of a process that submits the gang, or that completes a half-submitted gang."""
-    async with running_cluster() as cluster:
-        if after_a_crash:
-            await die(cluster, Crash(3, applied=True), "ti-1")
-        process = CrashingClient(cluster.client)
-        await cluster.submit(LEADER_AND_WORKERS, api=process, claim="ti-2")
-        return crash_points(process.requests)
-
-
-async def die(cluster: SubmissionCluster, crash: Crash, claim: str) -> None:
-    with pytest.raises(ProcessDied):
-        await cluster.submit(LEADER_AND_WORKERS, api=CrashingClient(cluster.client, crash), claim=claim)
-
-
-@pytest.mark.parametrize("after_a_crash", [False, True], ids=["new", "half-submitted"])
-async def test_a_crash_leaves_one_gang_to_the_next_try(after_a_crash):
-    for crash in await all_crashes(after_a_crash=after_a_crash):
-        async with running_cluster() as cluster:
-            if after_a_crash:
-                await die(cluster, Crash(3, applied=True), "ti-0")
-            await die(cluster, crash, "ti-1")
-            cluster.bench.run(3600)
-            assert len(cluster.live_jobs()) <= 1, crash
-            submission = await cluster.submit(LEADER_AND_WORKERS, claim="ti-last")
-            check_one_gang(cluster, submission)
-            assert submission.attempt == 0, crash
-
-
 async def test_roles_that_another_try_creates_name_their_installation():
     key = TaskKey("etl", "run", "train", installation="mine")
-    for crash in await all_crashes(after_a_crash=False):
+    for crash in await all_crashes("1.37", LEADER_AND_WORKERS):
         async with running_cluster() as cluster:
             with pytest.raises(ProcessDied):
                 await cluster.submit(LEADER_AND_WORKERS, key=key, api=CrashingClient(cluster.client, crash))
@@ -126,17 +80,17 @@ async def test_roles_that_another_try_creates_name_their_installation():
 
 async def test_a_crash_leaves_no_pod_that_runs():
     """The pods of the roles that were started wait for the role that was not."""
-    for crash in (await all_crashes(after_a_crash=False))[:-1]:
+    for crash in (await all_crashes("1.37", LEADER_AND_WORKERS))[:-1]:
         async with running_cluster() as cluster:
-            await die(cluster, crash, "ti-1")
+            await die(cluster, LEADER_AND_WORKERS, crash, "ti-1")
             cluster.bench.run(600)
             assert not cluster.bench.bound(), crash
 
 
 async def test_the_cleanup_removes_what_a_crash_left_of_a_task():
-    for crash in (await all_crashes(after_a_crash=False))[:-1]:
+    for crash in (await all_crashes("1.37", LEADER_AND_WORKERS))[:-1]:
         async with running_cluster() as cluster:
-            await die(cluster, crash, "ti-1")
+            await die(cluster, LEADER_AND_WORKERS, crash, "ti-1")
             cluster.bench.run(60)
             await clean_up_half_submitted(
                 cluster.client, namespace=None, older_than=timedelta(), now=cluster.bench.clock.now
@@ -156,7 +110,7 @@ def release_all(cluster: SubmissionCluster) -> None:
 
 
 async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
-    for crash in (await all_crashes(after_a_crash=False))[:-1]:
+    for crash in (await all_crashes("1.37", LEADER_AND_WORKERS))[:-1]:
         async with running_cluster() as cluster:
             process = CrashingClient(cluster.client, crash)
             with pytest.raises(ProcessDied):
@@ -173,10 +127,10 @@ async def test_the_cleanup_completes_the_gang_of_an_id_that_its_client_chose():
 async def test_half_submitted_gang_of_other_parameters_is_replaced():
     async with running_cluster() as cluster:
         cluster.run_controllers_during_sleep()
-        await die(cluster, Crash(4, applied=True), "ti-1")
+        await die(cluster, LEADER_AND_WORKERS, Crash(4, applied=True), "ti-1")
         roles = {**LEADER_AND_WORKERS.roles, "leader": {"image": "lead:2", "resources": {"cpu": "1"}}}
         submission = await cluster.submit(replace_struct(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
-        check_one_gang(cluster, submission)
+        cluster.check_one_live_gang(submission)
 
 
 async def test_other_parameters_of_a_role_are_a_conflict():
@@ -274,7 +228,7 @@ async def test_another_submitter_in_between_makes_no_second_gang(at, claim):
         first = InterleavingClient(cluster.client, at, lambda: cluster.submit(LEADER_AND_WORKERS, claim=claim))
         submission = await cluster.submit(LEADER_AND_WORKERS, api=first)
         assert first.happened
-        check_one_gang(cluster, submission)
+        cluster.check_one_live_gang(submission)
 
 
 @pytest.mark.parametrize("loses_answer", [False, True])

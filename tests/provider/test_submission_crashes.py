@@ -17,9 +17,10 @@ from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.submission import Submission
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points, dies, may_die
+from tests.crashes import Crash, CrashingClient, crash_points, dies, may_die
 from tests.examples import examples
 from tests.interleaving import interleaved
+from tests.provider.role_gangs import LEADER_AND_WORKERS
 from tests.provider.submission_cluster import GANG_OF_4, NO_PERMISSION, RELEASES, InterleavingClient, running_cluster
 from tests.provider.test_operations import OURS, delete, submit
 
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
 
 
-async def all_crashes(release: str, spec: GangSpec, *, retries: bool = False) -> list[Crash]:
-    """Return every crash of a submission, from the requests of a submission that does not crash."""
+async def all_crashes(release: str, spec: GangSpec, *, after: Crash | None = None) -> list[Crash]:
+    """Return every crash of a submission, or of one that completes what another process has left at a crash."""
     async with running_cluster(release) as cluster:
-        if retries:
-            await half_submit(cluster, spec)
+        if after is not None:
+            await die(cluster, spec, after, "ti-1")
         process = CrashingClient(cluster.client)
         await cluster.submit(spec, api=process, claim="ti-2")
         return crash_points(process.requests)
 
 
-async def half_submit(cluster: SubmissionCluster, spec: GangSpec) -> None:
-    with pytest.raises(ProcessDied):
-        await cluster.submit(spec, api=CrashingClient(cluster.client, Crash(1, applied=True)), claim="ti-1")
+async def die(cluster: SubmissionCluster, spec: GangSpec, crash: Crash, claim: str) -> None:
+    with dies(process := CrashingClient(cluster.client, crash)):
+        await cluster.submit(spec, api=process, claim=claim)
 
 
 async def crash_once(cluster: SubmissionCluster, spec: GangSpec, crash: Crash, claim: str) -> None:
@@ -59,6 +60,7 @@ async def crash_once(cluster: SubmissionCluster, spec: GangSpec, crash: Crash, c
 CASES = [
     pytest.param("1.36", GANG_OF_4, id="1.36", marks=pytest.mark.slow),
     pytest.param("1.37", GANG_OF_4, id="1.37"),
+    pytest.param("1.37", LEADER_AND_WORKERS, id="roles"),
     pytest.param("none", PREFERRED, id="none", marks=pytest.mark.slow),
 ]
 
@@ -67,21 +69,25 @@ CASES = [
 async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
     for crash in await all_crashes(release, spec):
         async with running_cluster(release) as cluster:
-            with dies(process := CrashingClient(cluster.client, crash)):
-                await cluster.submit(spec, api=process, claim="ti-1")
+            await die(cluster, spec, crash, "ti-1")
             cluster.bench.run(3600)
             assert len(cluster.live_jobs()) <= 1, crash
             submission = await cluster.submit(spec, claim="ti-last")
             cluster.check_one_live_gang(submission)
+            assert submission.attempt == 0, crash
 
 
-async def test_a_crash_while_completing_a_half_gang_leaves_one():
-    for crash in await all_crashes("1.37", GANG_OF_4, retries=True):
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [(GANG_OF_4, Crash(1, applied=True)), (LEADER_AND_WORKERS, Crash(3, applied=True))],
+    ids=["one Job", "roles"],
+)
+async def test_a_crash_while_completing_a_half_gang_leaves_one(spec, first):
+    for crash in await all_crashes("1.37", spec, after=first):
         async with running_cluster("1.37") as cluster:
-            await half_submit(cluster, GANG_OF_4)
-            with pytest.raises(ProcessDied):
-                await cluster.submit(api=CrashingClient(cluster.client, crash), claim="ti-2")
-            submission = await cluster.submit(claim="ti-3")
+            await die(cluster, spec, first, "ti-1")
+            await die(cluster, spec, crash, "ti-2")
+            submission = await cluster.submit(spec, claim="ti-3")
             cluster.check_one_live_gang(submission)
             assert submission.attempt == 0, crash
 
