@@ -29,7 +29,6 @@ from tests.cluster.fault_proxy import FaultProxy, InjectedFault
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import WITHIN_S, GangUnderTest
 from tests.endings.scenario_runner import check, outcomes_by_rank
-from tests.pending_tasks import awaited_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -37,6 +36,22 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.http.transport import Request
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.cluster.tenant import Tenant
+
+
+def awaited_by(task: asyncio.Task[Any]) -> list[str]:
+    """Return function and line of each coroutine of a suspended task, the outermost first.
+
+    `Task.get_stack` returns the outermost one only.
+    """
+    lines: list[str] = []
+    waits: Any = task.get_coro()
+    while waits is not None:
+        frame = getattr(waits, "cr_frame", None) or getattr(waits, "ag_frame", None)
+        if frame is not None:
+            lines.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {frame.f_code.co_name}")
+        waits = getattr(waits, "cr_await", None) or getattr(waits, "ag_await", None)
+    return lines
+
 
 TIMEOUT_S = 3.0
 SHORT_WATCHES = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0, linger_s=0)

@@ -10,13 +10,35 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cluster.tenant import Tenant
-from tests.queues.job_set_roles import role
 from tests.replies import accepted, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.queues.jobset.controller import JobSetController
+
+ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
+
+
+def role(name: str, script: str, *, workers: int = 1, replicas: int = 1) -> dict[str, Any]:
+    """A replicated Job whose pods run a shell script, which finds the number of restarts in `$ATTEMPT`."""
+    field = {"fieldRef": {"fieldPath": f"metadata.labels['{ATTEMPT_LABEL}']"}}
+    container = {
+        "name": "main",
+        "image": "i",
+        "command": ["sh", "-c", script],
+        "env": [{"name": "ATTEMPT", "valueFrom": field}],
+        "resources": {"requests": {"cpu": "100m"}},
+    }
+    spec = {
+        "parallelism": workers,
+        "completions": workers,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+    }
+    return {"name": name, "replicas": replicas, "template": {"spec": spec}}
+
 
 ENDLESS = "sleep 600"
 

@@ -205,7 +205,6 @@ class ModelApi:
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 100
     history: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    oldest: int = 100
     list_faults: list[Fault] = field(default_factory=list)
     watch_faults: list[Fault] = field(default_factory=list)
     every_watch: Fault | None = None
@@ -220,11 +219,6 @@ class ModelApi:
 
     def delete(self, name: str) -> None:
         self._commit("DELETED", dict(self.objects[name]))
-
-    def forget_history(self) -> None:
-        """Compact the history, so that older versions are Gone."""
-        self.history.clear()
-        self.oldest = self.version
 
     def cut_watches(self) -> None:
         """End all open watches, as a restart of the server does."""
@@ -268,9 +262,6 @@ class ModelApi:
 
     async def serve_watch(self, request: Request, connection: Connection) -> None:
         version = int(request.query["resourceVersion"])
-        if version < self.oldest:
-            await connection.reply(410, status(410, "Expired"))
-            return
         connection.begin_stream()
         while True:
             changed = self._changed
