@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 from collections import UserList
 from datetime import timedelta
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 from airflow.configuration import conf
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG, BaseOperator, task
 from airflow.sdk.definitions._internal.templater import LiteralValue
+from airflow.serialization import serialized_objects
 
 from airflow_provider_gangjobs.airflow_api.configuration import (
     DEFERRABLE_OPTION,
@@ -369,3 +371,84 @@ def test_generated_file_has_the_options_that_identify_it() -> None:
 
 def test_parameter_takes_precedence() -> None:
     assert GangJobOperator(**SOUND, deferrable=False).deferrable is False
+
+
+# -- Roles -----------------------------------------------------------------------------------------------------------
+
+ROLES: dict[str, Any] = {"leader": {"image": "lead:1"}, "worker": {"image": "work:1", "workers": 3}}
+
+
+def with_roles(**parameters: Any) -> GangJobOperator:
+    return GangJobOperator(task_id="train", **{"roles": ROLES, **parameters})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"wait_until": "submitted"}, "wait_until"),
+        ({"wait_until": "running"}, "wait_until"),
+        ({"launch": "shards"}, "launch"),
+        ({"image": "i"}, "image: is given together with roles"),
+    ],
+    ids=str,
+)
+def test_parameters_that_roles_cannot_have_are_refused_when_the_file_is_parsed(parameters, problem):
+    with pytest.raises(InvalidGangSpec, match=problem):
+        with_roles(**parameters)
+
+
+def test_roles_may_have_templates():
+    roles = {**ROLES, "worker": {"image": "{{ params.image }}", "workers": "{{ params.workers }}"}}
+    train = with_roles(roles=roles)
+    train.roles = {**ROLES, "worker": {"image": "work:2", "workers": " 5 "}}  # as Airflow renders them
+    assert train.gang_spec().roles["worker"] == {"image": "work:2", "workers": 5}
+    assert "roles" in train.template_fields
+
+
+def test_function_on_every_rank_has_no_roles():
+    @task.gang_job(image="python:3.12", roles=ROLES)
+    def train() -> None: ...
+
+    with pytest.raises(InvalidGangSpec, match="Use GangJobOperator"):
+        train()
+
+
+# -- The operator in a serialized DAG, and mapped over several values ------------------------------------------------
+
+# The name since Airflow 3.2.
+DagSerialization = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
+
+
+def dag_of_both_kinds() -> Any:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", image="i", command=["c"], workers=2, resources={"cpu": "1"})
+        partial = GangJobOperator.partial(
+            task_id="many", image="i", command=["c"], workers=2, resources={"nvidia.com/gpu": 1}
+        )
+        partial.expand(env=[{"PART": "a"}, {"PART": "b"}])
+    return dag
+
+
+def test_dag_survives_serialization() -> None:
+    stored = json.loads(json.dumps(DagSerialization.to_dict(dag_of_both_kinds())))
+    dag = DagSerialization.from_dict(stored)
+
+    assert (dag.task_dict["one"].rank_resources, dag.task_dict["one"].resources) == ({"cpu": "1"}, None)
+    assert dag.task_dict["many"].partial_kwargs["resources"] == {"nvidia.com/gpu": 1}
+
+
+def test_mapped_operator_becomes_one_per_value() -> None:
+    mapped = dag_of_both_kinds().task_dict["many"]
+    (one, other) = (mapped.unmap({"env": {"PART": part}}) for part in ("a", "b"))
+
+    assert (one.env, other.env) == ({"PART": "a"}, {"PART": "b"})
+    assert one.rank_resources == {"nvidia.com/gpu": 1}
+
+
+def test_resources_in_default_args_are_those_of_the_gang() -> None:
+    with DAG("d", schedule=None, default_args={"resources": {"cpu": "2"}}) as dag:
+        GangJobOperator(task_id="one", image="i")
+        GangJobOperator.partial(task_id="many", image="i").expand(workers=[1, 2])
+    operators = [dag.task_dict["one"], dag.task_dict["many"].unmap({"workers": 1})]
+
+    assert [(each.rank_resources, each.resources) for each in operators] == [({"cpu": "2"}, None)] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace as replace_struct
@@ -31,7 +30,6 @@ from tests.sandbox.builders import NAMESPACE
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
 BARE = GangSpec(image="trainer:1", workers=4, rendezvous=False)
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def holds_claim(cluster, ref, claim: str) -> bool:

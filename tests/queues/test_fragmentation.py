@@ -37,7 +37,6 @@ LAYOUTS: Final = int(os.environ.get("GANGJOBS_LAYOUTS", "15"))
 AT_ONCE: Final = 15
 SETTLED_S: Final = 20.0
 """The time that docs/clusters.md states for all schedulers: they bind the pods of a gang one after the other."""
-QUEUE: Final = "team"
 BATCHES: Final = [range(first, min(first + AT_ONCE, LAYOUTS)) for first in range(0, LAYOUTS, AT_ONCE)]
 SCHEDULERS: Final = ("native-1.36", "native-1.37", "kueue", "volcano", "coscheduling", "yunikorn")
 

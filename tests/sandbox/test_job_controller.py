@@ -12,8 +12,6 @@ from tests.sandbox.builders import NAMESPACE, Bench, finalizers, index_of
 
 # -- The Job controller: pods, status, suspension, deadlines and scaling of a Job ------------------------------------
 
-HARVEST = "gangjobs.airflow/harvest"
-
 
 @pytest.fixture
 def bench():

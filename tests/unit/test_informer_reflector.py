@@ -332,7 +332,6 @@ Line = tuple[str, str, dict[str, Any]]
 
 DOWN = ServerError(503, request="watch jobs", reason="ServiceUnavailable", message="etcd is gone")
 REFUSED = Forbidden(403, request="watch jobs", reason="Forbidden", message="may not")
-LOST = ReplyLost("watch jobs", "reset")
 DOWN_TEXT = "watch jobs: 503 ServiceUnavailable: etcd is gone"
 REFUSED_TEXT = "watch jobs: 403 Forbidden: may not"
 
