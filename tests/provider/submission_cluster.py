@@ -170,10 +170,12 @@ class SubmissionCluster:
         }
         assert sum(len(self.bench.bound(part["metadata"]["name"])) for part in parts) == len(pods) == workers
         if PlacementDecision.parse(submission.decision).placement is Placement.GANG:
-            assert [len(self.objects(resource)) for resource in (SERVICES, WORKLOADS, PODGROUPS)] == [1, 1, 1]
+            assert len(self.objects(WORKLOADS)) == 1
+            assert len(self.objects(PODGROUPS)) == 1
+        services, config_maps = ({one["metadata"]["name"] for one in self.objects(kind)} for kind in OBJECTS[1:3])
         volumes = [volume for pod in pods for volume in pod["spec"].get("volumes", ()) if "configMap" in volume]
-        stored = {config_map["metadata"]["name"] for config_map in self.objects(CONFIGMAPS)}
-        assert {volume["configMap"]["name"] for volume in volumes} <= stored
+        assert {volume["configMap"]["name"] for volume in volumes} <= config_maps
+        assert {pod["spec"]["subdomain"] for pod in pods if "subdomain" in pod["spec"]} <= services
 
 
 NO_PERMISSION: Final = 'jobs.batch is forbidden: User "system:serviceaccount:ml:airflow" cannot write resource "jobs"'

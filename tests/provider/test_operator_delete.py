@@ -193,24 +193,26 @@ LABEL_UID = "batch.kubernetes.io/controller-uid"
 KEY = TaskKey("etl", "manual__1", "train")
 WITHIN_S = 120.0
 
-ENDS: dict[str, tuple[Callable[[GangService, Submission], Awaitable[object]], set[Status]]] = {
-    "stopped": (lambda gangs, gang: gangs.stop(gang.ref, reason="by hand"), {Status.FAILED}),
-    "deleted": (lambda gangs, gang: gangs.delete(gang.ref), {Status.DELETED}),
+ENDS: dict[str, tuple[Callable[[GangService, Submission], Awaitable[object]], set[Status], str]] = {
+    "stopped": (lambda gangs, gang: gangs.stop(gang.ref, reason="by hand"), {Status.FAILED}, "by hand"),
+    "deleted": (lambda gangs, gang: gangs.delete(gang.ref), {Status.DELETED}, ""),
     "its submission deleted": (
         lambda gangs, gang: gangs.delete_submission(gang.submission_id),
         {Status.FAILED, Status.DELETED},
+        "",
     ),
     "its submission deleted with its Job": (
         lambda gangs, gang: gangs.delete_submission(gang.submission_id, job=True),
         {Status.FAILED, Status.DELETED},
+        "",
     ),
 }
 
 
 @pytest.mark.parametrize("ran", [True, False], ids=["running", "just submitted"])
-@pytest.mark.parametrize(("end", "statuses"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(("end", "statuses", "reason"), ENDS.values(), ids=ENDS)
 @in_virtual_time
-async def test_follower_of_a_gang_that_somebody_ends_returns(end: Any, statuses: set[Status], ran: bool):
+async def test_follower_of_a_gang_that_somebody_ends_returns(end: Any, statuses: set[Status], reason: str, ran: bool):
     async with VirtualControlPlane.running() as plane:
         gangs = GangService(plane.client)
         gang = await gangs.submit(GangSpec(image="i", command=["train"], workers=3), key=KEY, claim="ti-1")
@@ -222,6 +224,8 @@ async def test_follower_of_a_gang_that_somebody_ends_returns(end: Any, statuses:
         event = await following.event(within_s=WITHIN_S)
 
         assert event.status in statuses
+        assert event.status is not Status.FAILED or event.reason == "Stopped"
+        assert reason in event.message
         await plane.until(lambda: not plane.held(gang.ref.name), within_s=WITHIN_S)
 
 

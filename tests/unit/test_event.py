@@ -166,7 +166,7 @@ def test_requests_of_all_roles_are_added():
         "leader": {"workers": 1, "resources": {"cpu": "2"}},
         "worker": {"workers": 3, "resources": {"cpu": "500m"}},
     }
-    assert job_of(roles=roles).requests == {"cpu": "3500m"}
+    assert job_of(roles=roles).record.requests == {"cpu": "3500m"}
 
 
 # -- What the time of a gang was used for ----------------------------------------------------------------------------
