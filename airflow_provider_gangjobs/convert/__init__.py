@@ -6,6 +6,7 @@ named with what to write in its place.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -69,7 +70,12 @@ def convert(texts: Mapping[str, str]) -> Conversion:
     documents = [document for file, text in texts.items() for document in read_documents(file, text)]
     beside = [each.data for each in documents]
     config_maps = {each.name: each for each in documents if each.kind == "v1 ConfigMap"}
-    tasks = [_task(replace(each, beside=beside), config_maps) for each in documents if each.kind in KINDS]
+    names: Counter[str] = Counter()
+    tasks = []
+    for each in documents:
+        if each.kind in KINDS:
+            names[each.name] += 1
+            tasks.append(_task(replace(each, beside=beside), config_maps, names[each.name]))
     if not tasks:
         first = documents[0]
         raise first.error(f"{first.kind} is not converted", lead_to(first.data))
@@ -81,9 +87,10 @@ def convert(texts: Mapping[str, str]) -> Conversion:
     return Conversion(write_dags(tasks), [line for task in tasks for line in _summary(task)])
 
 
-def _task(document: Document, config_maps: Mapping[str, Document]) -> Task:
+def _task(document: Document, config_maps: Mapping[str, Document], number: int) -> Task:
     try:
         task = KINDS[document.kind](document)
+        task.number = number
         set_parameters(task, config_maps)
         GangJobOperator(task_id=task.task_id, **task.parameters)
     except InvalidGangSpec as error:

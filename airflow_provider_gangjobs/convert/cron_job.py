@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.convert import job
+from airflow_provider_gangjobs.convert.dag_source import quoted
 from airflow_provider_gangjobs.convert.task import Code, Task
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ def convert(document: Document) -> Task:
     metadata = {**template.get("metadata", {}), **own}
     task = job.convert(replace(document, data={**document.data, "metadata": metadata, "spec": template["spec"]}))
     if found := _ZONE.fullmatch(schedule):
-        zone, schedule = found.groups()
+        zone, schedule = found[1], found[2]
     if schedule.startswith("@every"):
         raise document.error(f"has the schedule {schedule}", "Give a cron expression", "schedule")
-    schedule = _SYNONYMS.get(schedule, schedule)
-    task.dag["schedule"] = Code(f'CronTriggerTimetable("{schedule}", timezone="{zone}")') if zone else schedule
+    schedule = _SYNONYMS.get(str(schedule), str(schedule))
+    task.dag["schedule"] = schedule
+    if zone:
+        task.dag["schedule"] = Code(f"CronTriggerTimetable({quoted(schedule)}, timezone={quoted(str(zone))})")
     policy = spec.pop("concurrencyPolicy", "Allow")
     if policy != "Allow":
         task.dag["max_active_runs"] = 1

@@ -61,7 +61,7 @@ class _Writer:
 
     def dag(self, tasks: Sequence[Task]) -> str:
         given = {"schedule": None, **tasks[0].dag}
-        arguments = [_quoted(tasks[0].task_id), *(f"{name}={self._flat(value)}" for name, value in given.items())]
+        arguments = [quoted(tasks[0].task_id), *(f"{name}={self._flat(value)}" for name, value in given.items())]
         head = f"with DAG({', '.join(arguments)}):"
         if len(head) > WIDTH:
             head = "\n".join(["with DAG(", *(f"    {each}," for each in arguments), "):"])
@@ -94,7 +94,7 @@ class _Writer:
         named = value.items() if isinstance(value, dict) else ((None, item) for item in value)
         lines = []
         for key, item in named:
-            begin = " " * (indent + 4) + ("" if key is None else f"{_quoted(key)}: ")
+            begin = " " * (indent + 4) + ("" if key is None else f"{quoted(key)}: ")
             name = hint if key is None else key
             lines.append(f"{begin}{self._value(item, name, indent + 4, len(begin) + 1)},")
         brackets = "{}" if isinstance(value, dict) else "[]"
@@ -110,9 +110,9 @@ class _Writer:
                 unit = next(name for name, seconds in _UNITS.items() if value.total_seconds() % seconds == 0)
                 return f"timedelta({unit}={int(value.total_seconds()) // _UNITS[unit]})"
             case str():
-                return self._constant(value, hint) if "\n" in value.rstrip("\n") else _quoted(value)
+                return self._constant(value, hint) if "\n" in value.rstrip("\n") else quoted(value)
             case dict():
-                return "{" + ", ".join(f"{_quoted(k)}: {self._flat(item, k)}" for k, item in value.items()) + "}"
+                return "{" + ", ".join(f"{quoted(k)}: {self._flat(item, k)}" for k, item in value.items()) + "}"
             case list():
                 return "[" + ", ".join(self._flat(item, hint) for item in value) + "]"
         return repr(value)
@@ -124,7 +124,7 @@ class _Writer:
         name = f"TEXT_{name}" if name[0].isdigit() else name
         literal = f'"""\\\n{escaped}"""'
         if literal not in self.constants:
-            taken = set(self.constants.values())
+            taken = {"DAG", *self.constants.values()}
             names = [name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))]
             self.constants[literal] = next(each for each in names if each not in taken)
         return self.constants[literal]
@@ -145,7 +145,7 @@ def _escape(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return the literal with the quotation marks that need fewer escapes."""
     quote = "'" if text.count('"') > text.count("'") else '"'
     escaped = "".join(map(_escape, text)).replace(quote, f"\\{quote}")

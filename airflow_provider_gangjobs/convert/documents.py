@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.render.user_manifest import TEXT_CHARACTERS_MAX, kind_of, parse_documents
+from airflow_provider_gangjobs.gang.validation.structure_checks import not_json_problems
 from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
 
 PROBLEM_CHARACTERS_MAX: Final = 500
@@ -72,13 +73,13 @@ def read_documents(file: str, text: str) -> tuple[Document, ...]:
         line = text.count("\n", 0, found.start()) + 1
         raise error_at(file, line, "is a template of Helm", "Give what `helm template` prints")
     documents: list[Document] = []
-    for each in parse_documents(text):
-        if each.problems:
-            what = f"{each.problems[0].path} {each.problems[0].what}".strip()
+    for each in parse_documents(text, parameter="manifest"):
+        for problem in (*each.problems, *not_json_problems(each)):
+            what = f"{problem.path} {problem.what}".removeprefix("manifest").lstrip(" .")
             written = re.search(r"line (\d+)", what)
             line = int(written[1]) if written else each.line
             has_braces = any("{{" in text for text in text.splitlines()[line - 1 : line])
-            remedy = "Render the template first" if has_braces else each.problems[0].remedy
+            remedy = "Render the template first" if has_braces else problem.remedy
             raise error_at(file, line, re.sub(r"line \d+:? ", "", what), remedy)
         documents += _objects(Document(file, each.line, each.data, text))
     return tuple(documents)
@@ -86,11 +87,12 @@ def read_documents(file: str, text: str) -> tuple[Document, ...]:
 
 def _objects(document: Document) -> Iterator[Document]:
     data, metadata = document.data, document.data.get("metadata", {})
-    if str(data.get("kind", "")).endswith("List") and isinstance(data.get("items"), list):
+    if str(data.get("kind", "")).endswith("List") and data.get("items") and isinstance(data["items"], list):
         for item in data["items"]:
             if not isinstance(item, dict):
                 raise document.error("has an item that is no object", "Correct the List", "items")
-            yield from _objects(replace(document, data=item))
+            each = replace(document, data=item)
+            yield from _objects(replace(each, line=each.line_of(each.name)))
     elif (
         isinstance(data.get("kind"), str) and isinstance(data.get("apiVersion"), str) and isinstance(metadata, Mapping)
     ):

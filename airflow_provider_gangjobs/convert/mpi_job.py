@@ -48,11 +48,14 @@ def set_mpi(task: Task, launcher: Any, worker: Any, workers: int, slots: Any = N
         raise task.document.error("has no command for mpirun", "Give the command of the Launcher", "Launcher")
     if starter.get("image") != container.get("image"):
         task.note(f"Rank 0 runs the command of the Launcher, whose image was {starter.get('image')}", "image")
+    known = {"containers", "name", "command", "args", "env", *worker["spec"], *container}
+    if left := sorted((launcher["spec"].keys() | starter.keys()) - known):
+        task.note(f"The pods are those of the Worker: {', '.join(left)} of the Launcher are left out")
     for field in ("command", "args"):
         words = starter.get(field, [])
         container[field] = map_texts(words, lambda text: text.replace("/etc/mpi/hostfile", f"{FOLDER}/hostfile"))
-    known = {item["name"] for item in container.get("env", ())}
-    added = [item for item in starter.get("env", ()) if item["name"] not in known]
+    variables = {item["name"] for item in container.get("env", ())}
+    added = [item for item in starter.get("env", ()) if item["name"] not in variables]
     container["env"] = [*container.get("env", ()), *added]
     secret = f"{task.task_id}-ssh"
     task.parameters |= {"launch": "mpi", "ssh_secret": secret}

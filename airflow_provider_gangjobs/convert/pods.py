@@ -40,6 +40,7 @@ _DEFAULTS: Final = {
     "terminationMessagePath": "/dev/termination-log",
 }
 """What Kubernetes or the provider takes if the field of the pod or the container is missing."""
+_OF_POD: Final = ("name", "namespace", "creationTimestamp")
 _OF_GANG: Final = ("subdomain", "hostname", "setHostnameAsFQDN")
 _SECRET: Final = re.compile(
     r"(?:.*_)?(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)", re.IGNORECASE
@@ -70,7 +71,7 @@ def pod_parameters(task: Task, part: Part, names: Collection[str]) -> dict[str, 
     """
     template = part.spec["template"]
     metadata, pod = dict(template.get("metadata", {})), _without_defaults(template["spec"])
-    metadata.pop("name", None)
+    metadata = {name: value for name, value in metadata.items() if name not in _OF_POD}
     policy = pod.get("restartPolicy")
     if policy == "Always" or (policy and task.parameters.get("gang") != "off"):
         task.note(f"restartPolicy was {policy}, with which the kubelet starts one rank again alone: use retries")

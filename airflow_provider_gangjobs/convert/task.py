@@ -75,12 +75,15 @@ class Task:
     notes: list[tuple[str, str]] = field(default_factory=list)
     """What was changed, dropped, or could not be decided: the parameter at which the comment stands, or none, and the
     text."""
+    number: int = 1
+    """The number of the task among those with the same name."""
     has_rendezvous: bool = False
     """The ranks have the Service and the variables of the gang."""
 
     @property
     def task_id(self) -> str:
-        return re.sub(r"[^\w.-]+", "_", self.document.name, flags=re.ASCII) or str(self.document.data["kind"]).lower()
+        name = re.sub(r"[^\w.-]+", "_", self.document.name, flags=re.ASCII) or str(self.document.data["kind"]).lower()
+        return f"{name}_{self.number}" if self.number > 1 else name
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -248,6 +249,24 @@ def test_value_of_a_secret_never_reaches_the_dag() -> None:
 
 # -- Bad input ---------------------------------------------------------------------------------------------------------
 
+
+def test_names_that_occur_twice_are_numbered() -> None:
+    assert list(tasks_of(source_of(job(), job()))) == ["train", "train_2"]
+
+
+HOSTILE = {"code": '"); import os; ("', "a line": "a\n", "an escape": "\\", "Jinja": "{{ x }}"}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_text_of_a_file_is_never_code(text: str) -> None:
+    cron = {"schedule": text, "timeZone": text, "jobTemplate": {"spec": job()["spec"]}}
+    written = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": text}, "spec": cron}
+    tree = ast.parse(convert({text: yaml.safe_dump(written)}).source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    (timetable,) = (call for call in calls if ast.unparse(call.func) == "CronTriggerTimetable")
+    assert [ast.literal_eval(one) for one in (timetable.args[0], timetable.keywords[0].value)] == [text, text]
+
+
 BAD = {
     "a template of Helm": ("kind: Job\nmetadata: {name: {{ .Values.name }}}\n", "line 2: is a template of Helm"),
     "a conditional of Helm": ("a: 1\n{{- if .x }}\n", "line 2: is a template of Helm"),
@@ -266,6 +285,8 @@ BAD = {
         "\n".join(["a: &a0 [x, x]"] + [f"b{i}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(9)]),
         "values",
     ),
+    "a date": ("apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {day: 2026-01-01}}\n", "line 3: .*Quote it"),
+    "an empty List": ("apiVersion: v1\nkind: List\nitems: []\n", "line 1: v1 List is not converted"),
     "a list": ("- a\n", "line 1: is not a mapping"),
     "nothing": ("", "line 1: is empty"),
     "no text": ("\x00\x01", "is not YAML"),

@@ -96,7 +96,7 @@ def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
     yield from _not_sendable("manifest", parsed.manifest)
     yield from _unexpected("manifest", parsed.manifest, _JOB)
     yield from _integers(parsed)
-    yield from _not_json(parsed.user_manifest)
+    yield from not_json_problems(parsed.user_manifest)
 
 
 def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
@@ -185,7 +185,8 @@ def _integers(parsed: ParsedSpec) -> Iterator[Problem]:
             yield Problem(f"manifest.spec.{name}", f"is {value!r}, not a whole number of 0 or more", "Correct it")
 
 
-def _not_json(source: UserManifest) -> Iterator[Problem]:
+def not_json_problems(source: UserManifest) -> Iterator[Problem]:
+    """Yield a problem for each value of a manifest that JSON does not have, such as a date."""
     for path, value in iter_scalars(source.data, "manifest"):
         if isinstance(value, float) and not math.isfinite(value):
             yield Problem(path, f"is {value}, which JSON cannot hold", "Write a number or text")
