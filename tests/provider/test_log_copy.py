@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.tracking.logs.last_lines import (
 from airflow_provider_gangjobs.tracking.logs.whole_logs import HELD_PARTS, LineWriter
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
-from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import Follower
 from tests.provider.virtual_time import START, in_virtual_time
 from tests.unit.builders import pod, ranks
 

@@ -32,7 +32,7 @@ from tests.crashes import (
     may_die,
 )
 from tests.ends import Killed, discard, kill
-from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import Follower
 from tests.provider.role_gangs import (
     CLAIM,
     LEADER_AND_WORKERS,

@@ -30,7 +30,7 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, SERVICES
 from tests.crashes import Crash, CrashingClient, InterceptedClient, ProcessDied
 from tests.ends import Killed, kill
-from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import Follower
 from tests.provider.role_gangs import (
     CLAIM,
     LEADER_AND_WORKERS,

@@ -43,12 +43,19 @@ from gangjobs_sandbox.scheduler import Scheduler
 from tests.annotations import recorded
 from tests.guarantees.history import History, is_being_deleted, is_held
 from tests.provider.virtual_time import START, LoopClock
+import asyncio
+from typing import TYPE_CHECKING, Any
+from airflow_provider_gangjobs.tracking.follow import follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from datetime import datetime
 
     from gangjobs_sandbox.store import Event
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.state.gang_state import GangState
+    from airflow_provider_gangjobs.gang.state.phase import Phase
 
 Obj = dict[str, Any]
 NAMESPACE = "default"
@@ -402,3 +409,30 @@ async def stop_sweepers() -> None:
     for sweeper in sweepers:
         sweeper.cancel()
     await asyncio.gather(*sweepers, return_exceptions=True)
+
+
+# -- A task that follows a gang while the test runs, and the observations that it reports ----------------------------
+
+
+class Follower:
+    """Run `follow()` for a gang of a virtual control plane, and keep what it reports."""
+
+    def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
+        self.reports: list[GangState] = []
+        options = {"report": self.reports.append, "now": plane.clock.now} | options
+        self.task = asyncio.create_task(follow(plane.config, ref, **options))
+
+    @property
+    def phases(self) -> list[Phase]:
+        """Return the reported phases in order, without repetitions."""
+        seen = [report.phase for report in self.reports]
+        return [phase for number, phase in enumerate(seen) if number == 0 or seen[number - 1] is not phase]
+
+    async def event(self, within_s: float = VIRTUAL_TIMEOUT_S) -> GangEvent:
+        async with asyncio.timeout(within_s):
+            return await self.task
+
+    async def kill(self) -> None:
+        """Cancel the task, as when the process dies."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
