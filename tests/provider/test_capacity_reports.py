@@ -13,8 +13,7 @@ from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, read_view
 from gangjobs_sandbox.resources import PODS
-from tests.provider.virtual_control_plane import Follower
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import EVENTS, PODS
-from tests.provider.virtual_control_plane import Follower
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

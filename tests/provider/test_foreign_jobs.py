@@ -17,9 +17,8 @@ from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.annotations import recorded
-from tests.provider.virtual_control_plane import Follower
 from tests.provider.submission_cluster import KEY
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from tests.crashes import Crash, CrashingClient, crash_points, dies, may_die
 from tests.examples import examples
 from tests.guarantees.harvest import check_harvest, recorded_before_released
 from tests.guarantees.history import is_held
-from tests.provider.virtual_control_plane import Follower
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.crashes import CrashingClient
 from tests.guarantees.harvest import check_harvest
 from tests.guarantees.history import is_held
-from tests.provider.virtual_control_plane import Follower
 from tests.provider.gang_without_controllers import GangWithoutControllers
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

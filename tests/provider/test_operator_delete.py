@@ -21,10 +21,9 @@ from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperato
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.resources import PODS
 from tests.airflow.polling import wait_for
-from tests.provider.virtual_control_plane import Follower
 from tests.provider.recorded_callbacks import CALLS, Recorder
 from tests.provider.task_runner import run_trigger
-from tests.provider.virtual_control_plane import VirtualControlPlane
+from tests.provider.virtual_control_plane import Follower, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 from tests.submission_requests import id_request
 

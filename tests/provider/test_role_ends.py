@@ -32,7 +32,6 @@ from tests.crashes import (
     may_die,
 )
 from tests.ends import Killed, discard, kill
-from tests.provider.virtual_control_plane import Follower
 from tests.provider.role_gangs import (
     CLAIM,
     LEADER_AND_WORKERS,
@@ -44,7 +43,7 @@ from tests.provider.role_gangs import (
     submit_roles,
 )
 from tests.provider.submission_cluster import KEY
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

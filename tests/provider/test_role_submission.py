@@ -30,7 +30,6 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, SERVICES
 from tests.crashes import Crash, CrashingClient, InterceptedClient, ProcessDied
 from tests.ends import Killed, kill
-from tests.provider.virtual_control_plane import Follower
 from tests.provider.role_gangs import (
     CLAIM,
     LEADER_AND_WORKERS,
@@ -44,7 +43,7 @@ from tests.provider.role_gangs import (
 from tests.provider.submission_cluster import KEY, NO_PERMISSION, InterleavingClient, SubmissionCluster, running_cluster
 from tests.provider.test_capabilities import ManagedJobs, labelled
 from tests.provider.test_submission_crashes import all_crashes, die
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 from tests.submission_requests import id_request
 

@@ -22,8 +22,8 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.annotations import LEADER_AND_WORKERS, recorded
 from tests.ends import stop_gang
-from tests.provider.virtual_control_plane import Follower
 from tests.provider.test_sweep import DELETE, GRACE_S, PROD, Sweeper
+from tests.provider.virtual_control_plane import Follower
 from tests.provider.virtual_time import in_virtual_time
 from tests.sandbox.builders import NAMESPACE
 

@@ -23,8 +23,7 @@ from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests.provider.virtual_control_plane import Follower
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import START, elapsed, in_virtual_time
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
 from tests.guarantees.harvest import check_harvest, counted_once
 from tests.guarantees.history import is_held
-from tests.provider.virtual_control_plane import Follower
-from tests.provider.virtual_control_plane import NAMESPACE, VIRTUAL_TIMEOUT_S, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, VIRTUAL_TIMEOUT_S, Follower, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_PURPOSE,
     ObjectPurpose,
 )
+from airflow_provider_gangjobs.tracking.follow import follow
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, Faults
 from gangjobs_sandbox.api.server import serving
@@ -43,19 +44,15 @@ from gangjobs_sandbox.scheduler import Scheduler
 from tests.annotations import recorded
 from tests.guarantees.history import History, is_being_deleted, is_held
 from tests.provider.virtual_time import START, LoopClock
-import asyncio
-from typing import TYPE_CHECKING, Any
-from airflow_provider_gangjobs.tracking.follow import follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from datetime import datetime
 
-    from gangjobs_sandbox.store import Event
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.gang.state.phase import Phase
+    from gangjobs_sandbox.store import Event
 
 Obj = dict[str, Any]
 NAMESPACE = "default"

@@ -7,19 +7,17 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
-
-from airflow_provider_gangjobs.cli import COMMANDS, output
-from airflow_provider_gangjobs.cli import main as cli
-from gangjobs_sandbox import releases
-from gangjobs_sandbox.cli.commands import RELEASES, variables
-from pathlib import Path
 from typing import Any
+
 import pytest
 import yaml
+
 import airflow_provider_gangjobs
+from airflow_provider_gangjobs.cli import COMMANDS, output
+from airflow_provider_gangjobs.cli import main as cli
 from airflow_provider_gangjobs.cli.main import main
+from gangjobs_sandbox import releases
+from gangjobs_sandbox.cli.commands import RELEASES, variables
 
 HEAVY = {"airflow", "rich", "httpx", "starlette", "uvicorn", "aiohttp", "kubernetes_asyncio", "asyncio", "msgspec"}
 

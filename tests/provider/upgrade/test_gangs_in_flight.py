@@ -10,21 +10,16 @@ import pytest
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction, TaskEnd
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for
-from tests.provider.upgrade import golden
-from tests.provider.upgrade.golden import CONNECTION, Golden
-from tests.provider.upgrade.old_task import without_marks_of
-from typing import TYPE_CHECKING
-import pytest
-from airflow_provider_gangjobs.gang.state.ownership import SweepAction, TaskEnd
-from gangjobs_sandbox.resources import PODS
 from tests.provider.submission_cluster import running_cluster
 from tests.provider.test_sweep import GRACE_S, MINUTE_S, Sweeper
 from tests.provider.upgrade import golden
-from tests.provider.upgrade.old_task import place
+from tests.provider.upgrade.golden import CONNECTION, Golden
+from tests.provider.upgrade.old_task import place, without_marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +29,7 @@ if TYPE_CHECKING:
     InFlight = Callable[..., OldTask]
     from collections.abc import AsyncIterator
     from typing import Any
+
     from tests.provider.submission_cluster import SubmissionCluster
 
 FILES = [golden.read(version, name) for version in golden.VERSIONS for name in golden.names(version)]

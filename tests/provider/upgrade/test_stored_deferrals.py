@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
 from msgspec import convert
-
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
-from tests.provider.upgrade import golden
-from tests.provider.upgrade.old_task import operator_of, without_marks_of
-import asyncio
-import re
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
-import pytest
 from msgspec.structs import replace
+
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
 from airflow_provider_gangjobs.gang.spec import Logs
 from tests.provider.test_log_streaming import Lines, copied_after
 from tests.provider.upgrade import golden
 from tests.provider.upgrade.golden import Golden, moved
-from tests.provider.upgrade.old_task import place
+from tests.provider.upgrade.old_task import operator_of, place, without_marks_of
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.provider.upgrade.golden import Golden
     from tests.provider.upgrade.old_task import OldTask
     from tests.provider.virtual_control_plane import VirtualControlPlane
 
