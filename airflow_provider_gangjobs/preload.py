@@ -1,7 +1,7 @@
 """Import this module before the processes of tasks are forked, and these processes need not import the provider.
 
 Airflow forks a process for each part of a task: one process submits a gang, and another process returns its results. A
-module that was imported before the fork costs the forked process nothing. docs/operations.md names the option of
+module that was imported before the fork costs the forked process nothing. docs/installation.md names the option of
 Airflow that imports this module.
 
 Forking after this import is safe: the import starts no thread, opens no file and no connection, and creates no event

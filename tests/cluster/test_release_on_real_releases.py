@@ -1,4 +1,4 @@
-"""Pods without a follower are released in each way of docs/operations.md, under the documented Role.
+"""Pods without a follower are released in each way of docs/installation.md, under the documented Role.
 
 The test runs the kubectl commands of that page.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.cluster.tenant import Tenant
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "installation.md"
 WITHOUT_THE_PROVIDER = "Without the provider, these commands"
 SLEEP = "import time; time.sleep(600)"
 WORKERS = 2
