@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cli.arguments import CommandError
-from airflow_provider_gangjobs.cli.output import write_lines
-from airflow_provider_gangjobs.kube.text import to_printable_line
 
 if TYPE_CHECKING:
     import argparse
@@ -29,15 +27,8 @@ def run(options: argparse.Namespace) -> int:
         found = convert({file: _read(file) for file in options.files})
     except ConversionError as error:
         raise CommandError(str(error)) from error
-    summary = [
-        to_printable_line(line) if not line.startswith(" ") else f"  {to_printable_line(line)}"
-        for line in found.summary
-    ]
-    if options.check:
-        write_lines(summary)
-        return 0
-    sys.stdout.write(found.source)
-    sys.stderr.write("".join(f"{line}\n" for line in summary))
+    sys.stdout.write("" if options.check else found.source)
+    print(*found.summary, sep="\n", file=sys.stdout if options.check else sys.stderr)
     return 0
 
 

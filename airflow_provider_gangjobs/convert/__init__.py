@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.convert.documents import ConversionError, Documen
 from airflow_provider_gangjobs.convert.gang import set_parameters
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.render.user_manifest import lead_to
-from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.text import pluralize, to_printable_line
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 if TYPE_CHECKING:
@@ -107,5 +107,5 @@ def _task(document: Document, config_maps: Mapping[str, Document], number: int) 
 def _summary(task: Task) -> list[str]:
     document = task.document
     what = f"a gang of {task.size}" if task.is_gang else f"{pluralize(task.size, 'pod')}, no gang"
-    head = f"{document.file}: line {document.line}: {document.kind} {document.name}: {what}"
+    head = to_printable_line(f"{document.file}: line {document.line}: {document.kind} {document.name}: {what}")
     return [head, *(f"  {parameter + ': ' if parameter else ''}{text}" for parameter, text in task.notes)]

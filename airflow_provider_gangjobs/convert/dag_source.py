@@ -11,6 +11,7 @@ import textwrap
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.convert.host_names import map_texts
 from airflow_provider_gangjobs.convert.task import Code
 from airflow_provider_gangjobs.gang.spec import Rendezvous
 from airflow_provider_gangjobs.kube.text import to_printable_line
@@ -76,7 +77,7 @@ class _Writer:
         lines = [*_comments(comments.get("", ()), 4), "    GangJobOperator("]
         for name in sorted(given, key=order.index):
             is_template = name in PARAMETERS and PARAMETERS[name].is_template
-            value = _escaped(given[name]) if is_template else given[name]
+            value = map_texts(given[name], _as_template) if is_template else given[name]
             begin = f"        {name}="
             lines += _comments(comments.get(name, ()), 8)
             lines.append(f"{begin}{self._value(value, name, 8, len(begin) + 1)},")
@@ -89,7 +90,7 @@ class _Writer:
         :param used: How many characters of the line are not for the value.
         """
         flat = self._flat(value, hint)
-        if not isinstance(value, (dict, list)) or not value or used + _width(flat) <= WIDTH:
+        if not isinstance(value, (dict, list)) or not value or used + len(flat.encode(errors="replace")) <= WIDTH:
             return flat
         named = value.items() if isinstance(value, dict) else ((None, item) for item in value)
         lines = []
@@ -133,8 +134,7 @@ class _Writer:
 def _comments(texts: Iterable[str], indent: int) -> list[str]:
     pad = " " * indent + "# "
     lines = (
-        textwrap.wrap(f"{to_printable_line(text)}.", WIDTH - len(pad), break_long_words=False, break_on_hyphens=False)
-        for text in texts
+        textwrap.wrap(f"{text}.", WIDTH - len(pad), break_long_words=False, break_on_hyphens=False) for text in texts
     )
     return [f"{pad}{line}" for each in lines for line in each]
 
@@ -152,20 +152,8 @@ def quoted(text: str) -> str:
     return f"{quote}{escaped}{quote}"
 
 
-def _width(text: str) -> int:
-    """Return how many columns the text has at most."""
-    return len(text) + sum(not character.isascii() for character in text)
-
-
-def _escaped(value: Any) -> Any:
-    """Return the value with texts that Airflow renders to the texts of the value."""
-    match value:
-        case str() if "\r" in value or "endraw" in value:
-            return re.sub(r"\{[{%#]|\r", lambda found: f"{{{{ {found[0]!r} }}}}", value)
-        case str() if any(mark in value for mark in TEMPLATE_MARKS):
-            return f"{{% raw %}}{value}{{% endraw %}}"
-        case dict():
-            return {name: _escaped(item) for name, item in value.items()}
-        case list():
-            return [_escaped(item) for item in value]
-    return value
+def _as_template(text: str) -> str:
+    """Return the template that Airflow renders to the text."""
+    if "\r" in text or "endraw" in text:
+        return re.sub(r"\{[{%#]|\r", lambda found: f"{{{{ {found[0]!r} }}}}", text)
+    return f"{{% raw %}}{text}{{% endraw %}}" if any(mark in text for mark in TEMPLATE_MARKS) else text

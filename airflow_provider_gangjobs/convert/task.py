@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
-from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.text import pluralize, to_printable_line
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ class Task:
         return any(LABEL_KUEUE_QUEUE in (metadata.get(kind) or ()) for kind in ("labels", "annotations"))
 
     def note(self, text: str, parameter: str = "") -> None:
-        if (parameter, text) not in self.notes:
-            self.notes.append((parameter, text))
+        """Add a comment, on one line without control characters."""
+        noted = (parameter, to_printable_line(text))
+        if noted not in self.notes:
+            self.notes.append(noted)
 
     def leave_out(self, fields: Mapping[str, Any], cures: Mapping[str, str]) -> None:
         """Name the fields that have no counterpart, with what to do about them."""
