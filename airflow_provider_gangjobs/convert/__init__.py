@@ -98,9 +98,10 @@ def _task(document: Document, config_maps: Mapping[str, Document], number: int) 
         raise document.error(
             f"{problem.path} {problem.what}", problem.remedy, problem.path.rpartition(".")[2]
         ) from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (LookupError, AttributeError, StopIteration, TypeError, ValueError) as error:
+        wrong = f"no {error.args[0]}" if isinstance(error, KeyError) else "a field of another type than in Kubernetes"
         remedy = "Correct it: `kubectl create --dry-run=server -f FILE` names the field"
-        raise document.error(f"{document.kind} has other fields than those of Kubernetes", remedy) from error
+        raise document.error(f"{document.kind} has {wrong}", remedy) from error
     return task
 
 

@@ -91,8 +91,8 @@ def _objects(document: Document) -> Iterator[Document]:
         for item in data["items"]:
             if not isinstance(item, dict):
                 raise document.error("has an item that is no object", "Correct the List", "items")
-            each = replace(document, data=item)
-            yield from _objects(replace(each, line=each.line_of(each.name)))
+            for each in _objects(replace(document, data=item)):
+                yield replace(each, line=each.line_of(each.name))
     elif (
         isinstance(data.get("kind"), str) and isinstance(data.get("apiVersion"), str) and isinstance(metadata, Mapping)
     ):

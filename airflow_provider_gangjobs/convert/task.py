@@ -129,10 +129,10 @@ class Task:
                 "retries",
             )
         if limit:
-            self.parameters["run_timeout"] = timedelta(seconds=limit)
+            self.parameters["run_timeout"] = timedelta(seconds=int(limit))
             text = f"activeDeadlineSeconds was {limit}, and counted the wait for nodes, which assemble_timeout limits"
             self.note(text, "run_timeout")
         if ttl is not None and ttl >= TTL_MIN_S:
-            self.parameters["ttl_after_finished"] = timedelta(seconds=ttl)
+            self.parameters["ttl_after_finished"] = timedelta(seconds=int(ttl))
         elif ttl is not None:
             self.note(f"ttlSecondsAfterFinished was {ttl}: the task deletes its Job after it has read the results")

@@ -290,8 +290,8 @@ BAD = {
     "a list": ("- a\n", "line 1: is not a mapping"),
     "nothing": ("", "line 1: is empty"),
     "no text": ("\x00\x01", "is not YAML"),
-    "a Job without a template": ("apiVersion: batch/v1\nkind: Job\nspec: {}\n", "line 1: .*has other fields"),
-    "a Job without a spec": ("apiVersion: batch/v1\nkind: Job\n", "line 1: .* has other fields than those"),
+    "a Job without a template": ("apiVersion: batch/v1\nkind: Job\nspec: {}\n", "line 1: .*has no template"),
+    "a Job without a spec": ("apiVersion: batch/v1\nkind: Job\n", "line 1: .* has no spec"),
     "a number as a variable": (
         yaml.safe_dump(job(container={"env": [{"name": "PORT", "value": 8080}]})),
         r"line \d+: env\.PORT is the number 8080, not text",
