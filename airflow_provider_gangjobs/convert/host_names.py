@@ -29,7 +29,7 @@ def replace_host_names(task: Task, part: Part, container: dict[str, Any]) -> Non
     if not task.service or not task.has_rendezvous:
         return
     before_it = r"[\w)}\]-]\." if task.service == task.document.name else r"(?<![\w-])"
-    undecided = re.compile(rf".*{before_it}{re.escape(task.service)}(?![\w-])")
+    undecided = re.compile(rf"{before_it}{re.escape(task.service)}(?![\w-])")
     for field in PROGRAM:
         before = after = container.get(field)
         for peer in task.parts:
@@ -37,8 +37,9 @@ def replace_host_names(task: Task, part: Part, container: dict[str, Any]) -> Non
         if after != before:
             container[field] = after
             task.note(f"The host names of {task.service} are those of the gang here", field)
-        if found := undecided.search(text_of(after)):
-            line = task.document.line_of(found[0].strip())
+        left = next(filter(undecided.search, text_of(after).splitlines()), None)
+        if left is not None:
+            line = task.document.line_of(left.strip())
             cure = f"the Service of the gang is $({GANG_NAME}), and rank 0 is $(MASTER_ADDR)"
             task.note(f"Line {line} has {task.service}, which is not decided: {cure}", field)
     if f"$({GANG_NAME})" in str([container.get(field) for field in PROGRAM]):

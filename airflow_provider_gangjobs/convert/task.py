@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
-from airflow_provider_gangjobs.kube.text import pluralize, to_printable_line
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.convert.documents import Document
 
+NOTE_CHARACTERS_MAX: Final = 1000
+"""A value of a file may be in a note, however long the value is."""
 TTL_MIN_S: Final = 3600
 """A shorter time to live would delete a Job whose results Airflow has not read after an outage."""
 
@@ -102,7 +104,7 @@ class Task:
 
     def note(self, text: str, parameter: str = "") -> None:
         """Add a comment, on one line without control characters."""
-        noted = (parameter, to_printable_line(text))
+        noted = (parameter, cut_end(to_printable_line(text), NOTE_CHARACTERS_MAX))
         if noted not in self.notes:
             self.notes.append(noted)
 

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.convert import convert
+from airflow_provider_gangjobs.convert import ConversionError, convert
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.preview import preview
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV, resources_of
@@ -329,3 +329,34 @@ def test_any_dag_is_formatted_as_ruff_does(job: dict[str, Any]) -> None:
     command = [str(RUFF), "format", "--isolated", "--stdin-filename", "dag.py", "-"]
     done = subprocess.run(command, input=source.encode(), capture_output=True, check=True)
     assert done.stdout.decode() == source
+
+
+# -- Any broken manifest is one line -----------------------------------------------------------------------------------
+
+DOCUMENTS = [list(filter(None, yaml.safe_load_all(path.read_text()))) for path in BROUGHT]
+WRONG = st.sampled_from(
+    [None, "", "x", 0, -1, True, 1.5, [], {}, ["a"], {"a": "b"}, [{}], [None], {"name": "q"}, "{{ x }}"]
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return each container in a value with each of its keys or indexes."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    return [*((value, key) for key in keys), *(place for key in keys for place in places(value[key]))]
+
+
+@given(st.sampled_from(DOCUMENTS), st.data())
+def test_manifest_with_a_wrong_value_is_converted_or_one_line(documents: list[Any], data: st.DataObject) -> None:
+    broken = copy.deepcopy(documents)
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = data.draw(st.sampled_from(places(broken)))
+        container[key] = data.draw(WRONG)
+    source = message = ""
+    try:
+        source = convert({"job.yaml": yaml.safe_dump_all(broken)}).source
+    except ConversionError as error:
+        message = str(error)
+
+    compile(source, "dag.py", "exec")
+    assert bool(source) is not message.startswith("job.yaml: line ")
+    assert "\n" not in message
