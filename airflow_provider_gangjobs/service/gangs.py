@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     )
     from airflow_provider_gangjobs.submission.uploads import Upload
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
+    from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
     from airflow_provider_gangjobs.tracking.harvest.harvester import LogReader
     from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 
@@ -352,6 +353,7 @@ async def follow(
     deadlines: Deadlines | None = None,
     report: Callable[[GangState], None] = lambda _: None,
     logs: LogReader | None = None,
+    on_end: Callable[[SeenEnd], None] = lambda _: None,
 ) -> GangEvent:
     """Wait until a gang runs or has ended, and record its outcomes in the ledger meanwhile.
 
@@ -359,6 +361,7 @@ async def follow(
     :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
     :param report: Called with each new state of the gang.
     :param logs: Reads logs of pods that are being deleted, before the pods are released.
+    :param on_end: Called with what was seen of the end of a gang that has ended by itself.
     """
     from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
@@ -366,7 +369,8 @@ async def follow(
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.tracking import follow as tracking
 
-    return await tracking.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report, logs=logs)
+    limits = deadlines or Deadlines()
+    return await tracking.follow(config, ref, deadlines=limits, until=until, report=report, logs=logs, on_end=on_end)
 
 
 log = logging.getLogger(__name__)

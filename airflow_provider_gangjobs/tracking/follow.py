@@ -60,6 +60,7 @@ from airflow_provider_gangjobs.tracking.gang_watch import (
     observe_listed,
     podgroups_served,
 )
+from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, HarvestTask
 from airflow_provider_gangjobs.tracking.job_steps import Sidecars, keep_assembly_baseline, set_ttl
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
@@ -115,6 +116,7 @@ async def follow(
     until: FollowUntil = "ended",
     report: Callable[[GangState], None],
     logs: LogReader | None = None,
+    on_end: Callable[[SeenEnd], None] = lambda seen: None,
     now: Callable[[], datetime] | None = None,
 ) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and return the event.
@@ -125,6 +127,7 @@ async def follow(
 
     :param report: Called at each change of the phase or of the cause of waiting.
     :param logs: Reads logs of pods that are being deleted, before the pods are released.
+    :param on_end: Called before the function returns the event of a gang that has ended by itself.
     :param now: Returns the time by which deadlines are judged. By default this is the API server's time, because the
         API server writes the times that deadlines count from.
     """
@@ -134,7 +137,7 @@ async def follow(
             watch = GangWatch(client, ref)
             try:
                 watch.subscribe_to_groups(client, await podgroups_served(client))
-                wanted = _Wanted(deadlines, until, reporter, logs, now or client.server_clock.now)
+                wanted = _Wanted(deadlines, until, reporter, logs, on_end, now or client.server_clock.now)
                 return await _Follower(client, ref, watch, wanted).run()
             except InformerClosedError:
                 continue
@@ -172,6 +175,7 @@ class _Wanted(NamedTuple):
     until: FollowUntil
     reporter: PhaseReporter
     logs: LogReader | None
+    on_end: Callable[[SeenEnd], None]
     now: Callable[[], datetime]
 
 
@@ -180,7 +184,7 @@ class _Follower:
         self.client = client
         self.ref = ref
         self.watch = watch
-        self.deadlines, self.until, self.reporter, self.logs, self.now = wanted
+        self.deadlines, self.until, self.reporter, self.logs, self.on_end, self.now = wanted
         self.clock = client.clock
         self.requests = RetryingRequests(client, ref.namespace, until_answered=True)
         self.harvest = HarvestTask(client, ref, watch.wake, self.logs)
@@ -382,6 +386,7 @@ class _Follower:
         ended = reason_of_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
         state = replace(state, phase=PHASE_OF_STATUS[verdict.status], counts=counts, reason=ended)
         self.reporter.report(state, self.now())
+        self.on_end(SeenEnd(self.harvester.stored_outcomes, list(self.watch.pods_by_uid.values())))
         return self._event(
             verdict.status,
             replace(state, phase=phase),

@@ -98,7 +98,9 @@ class _GangTrigger(StoredTrigger):
         )
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
         from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable, without_streamed
+        from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 
+        seen = [SeenEnd()]
         started = asyncio.get_running_loop().time()
         # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
         is_in_triggerer = self.task_instance is not None
@@ -106,8 +108,9 @@ class _GangTrigger(StoredTrigger):
         with report_metrics(), sweeping:
             if is_in_triggerer:
                 ask_airflow_once(self.args, self.task_instance)
-            event = await wait_for_event(self.args, self.until, self.log, loop_ends=not is_in_triggerer)
-            ends_here = is_in_triggerer and await complete(self.args, event, self.task_instance, self.log)
+            wait = wait_for_event(self.args, self.until, self.log, loop_ends=not is_in_triggerer, on_end=seen.append)
+            event = await wait
+            ends_here = is_in_triggerer and await complete(self.args, event, self.task_instance, self.log, seen[-1])
         if ends_here:
             self._has_yielded = True
             deliver_when_accepted(self.args, event, self.task_instance)

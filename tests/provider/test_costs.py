@@ -9,11 +9,15 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 import pytest
+from airflow.sdk.execution_time import task_runner
+from airflow.triggers.base import TaskSuccessEvent
 
+from airflow_provider_gangjobs.attempt.triggerer import gang_completion
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.http.transport import Transport
 from airflow_provider_gangjobs.cluster.informer import informers
@@ -23,6 +27,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.tracking.logs import limits
 from benchmarks.harness import ROOT
 from tests.provider.task_runner import run_serialized_trigger
+from tests.provider.test_trigger_end import Supervisor
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 
 REQUESTS_MAX: Final = 17
 """With the two by which each process that submits finds out what the cluster serves."""
+REQUESTS_WITHOUT_WORKER_MAX: Final = 16
+"""The same, if the gang ends its task in the triggerer, which has seen the outcomes and the pods."""
 WRITE_LOG_AND_RESULT: Final = 'echo said; sleep 1; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 
 
@@ -98,6 +105,43 @@ def run(make: TaskMaker, triggerer: Triggerer) -> Any:
     train.note_success(operator, context, value)
     assert train.jobs == []
     return value
+
+
+def run_without_second_worker(make: TaskMaker, triggerer: Triggerer, supervisor: Supervisor) -> None:
+    """Run a task whose gang ends it in the triggerer, until the gang is delivered."""
+    train = make(WRITE_LOG_AND_RESULT, deferrable=True, logs="all", results="all")
+    supervisor.state = "deferred"
+    trigger: Any = train.defer().trigger
+    names = {"dag_id": "d", "run_id": train.run_id, "task_id": "train", "map_index": -1}
+    trigger.task_instance = SimpleNamespace(id=trigger.args.claim, **names)
+
+    async def end() -> Any:
+        (event,) = [event async for event in trigger.run()]
+        supervisor.state = "success"
+        await asyncio.wait([each for each in asyncio.all_tasks() if each.get_name().startswith("delivery of")])
+        return event
+
+    assert isinstance(triggerer.run(end()), TaskSuccessEvent)
+    assert train.jobs == []
+
+
+def test_gang_of_two_that_ends_its_task_in_the_triggerer_costs_fewer_requests(
+    task: TaskMaker, triggerer: Triggerer, requests: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    monkeypatch.setattr(gang_completion, "ASK_AFTER_S", 0.1)
+    monkeypatch.setattr(limits, "SAVE_EVERY_MIN_S", limits.SAVE_EVERY_MAX_S)
+    monkeypatch.setattr(Clock, "random_between", lambda clock, least, most: most)
+    run_without_second_worker(task, triggerer, supervisor)  # starts the watches
+    requests.clear()
+
+    run_without_second_worker(task, triggerer, supervisor)
+
+    assert supervisor.xcoms["return_value"] == [{"rank": 0}, {"rank": 1}]
+    written_later = sum(request.startswith("PATCH") and "-ledger-" in request for request in requests)
+    assert written_later <= 1
+    assert len(requests) - written_later <= REQUESTS_WITHOUT_WORKER_MAX, "\n".join(requests)
 
 
 def test_gang_of_two_with_its_logs_costs_few_requests(
@@ -281,13 +325,17 @@ def test_process_of_a_task_imports_only_what_it_needs(step: str, unwanted: tuple
 @pytest.mark.parametrize("step", ["submit", "adopt", "resume"])
 def test_process_of_a_task_imports_nothing_of_the_provider_after_the_preload(step: str, tasks: Tasks) -> None:
     preloaded = ("airflow_provider_gangjobs", "httpx", "httpcore", "anyio")
-    assert [name for name in tasks.preloaded[step].imported if name.startswith(preloaded)] == []
+    of_plugins = (f"{OURS}plugins", f"{OURS}plugins.gang")  # Airflow itself loads the plugins in each process of a task
+    imported = [name for name in tasks.preloaded[step].imported if name not in of_plugins]
+    assert [name for name in imported if name.startswith(preloaded)] == []
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "preloaded"])
 def test_processes_of_one_task_hand_over_its_gang(kind: str, tasks: Tasks) -> None:
     submitted, adopted, resumed = (ran.printed for ran in getattr(tasks, kind).values())
+    began = [each["trigger"]["kwargs"]["end"].pop("started") for each in (submitted, adopted)]
 
+    assert began == sorted(began)
     assert submitted["trigger"] == adopted["trigger"]
     assert resumed["value"] == [1, 2]
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 
 FIRST_REQUEST_S: Final = 30.0
 """How long an end waits for the first answer of Airflow to this process; see `ask_airflow_once`."""
@@ -113,12 +114,13 @@ def ask_airflow_once(args: TriggerArgs, ti: Any) -> None:
         limits.first_request = asyncio.create_task(read_task_state(ti, cast("Logger", _log)), name="first request")
 
 
-async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) -> bool:
+async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger, seen: SeenEnd) -> bool:
     """Do what a worker does at the end of a gang, up to the success. Return false if a worker must end the task.
 
     The log says where the task ends, and why. Raises only when it is cancelled. Safe to repeat.
 
     :param ti: The task instance of the trigger.
+    :param seen: What the wait has seen of the end of the gang.
     """
     if args.end is None:
         return False
@@ -134,7 +136,7 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger) ->
             async with shared_service(config) as gangs:
                 if not await learn_secrets(gangs.client, args.ref, args.secrets):
                     raise _NeedsWorkerError("the secrets of the gang are not known in the triggerer")
-                await _Completion(args, end, event, ti, log).run(gangs)
+                await _Completion(args, end, event, ti, log, seen).run(gangs)
     except TimeoutError:
         why = f"the end was not complete within {within_s:.0f} s"
     except _NeedsWorkerError as needed:
@@ -155,13 +157,16 @@ def _end_within_s(args: TriggerArgs) -> float:
 class _Completion:
     """One end of one gang that has succeeded."""
 
-    def __init__(self, args: TriggerArgs, end: TriggerEnd, event: GangEvent, ti: Any, log: Logger) -> None:
+    def __init__(
+        self, args: TriggerArgs, end: TriggerEnd, event: GangEvent, ti: Any, log: Logger, seen: SeenEnd
+    ) -> None:
         self._args = args
         self._end = end
         # A worker reads the event from JSON.
         self._event = mask_event(GangEvent.from_payload(mask_event(event).to_payload()))
         self._ti = ti
         self._log = log
+        self._seen = seen
 
     async def run(self, gangs: GangService) -> None:
         """Push the XComs and copy the logs.
@@ -221,7 +226,7 @@ class _Completion:
             GangJobError: the outcomes could not be read, or a result is too large.
             _NeedsWorkerError: an outcome is missing.
         """
-        evidence, end = await collect_outcomes(gangs.client, self._event), self._end
+        evidence, end = await collect_outcomes(gangs.client, self._event, self._seen.outcomes), self._end
         if not evidence.is_complete or evidence.held:
             raise _NeedsWorkerError("not every outcome of its ranks is recorded")
         if end.results is Results.NONE:
@@ -247,7 +252,8 @@ class _Completion:
 
         known = KnownLogs(self._event.streamed, self._event.whole_logs)
         ref, options = self._args.ref, self._end.log_options
-        await copy_logs(gangs.client, ref, options, keep, mask=mask, outcomes=outcomes, known=known)
+        pods = self._seen.pods
+        await copy_logs(gangs.client, ref, options, keep, mask=mask, outcomes=outcomes, known=known, pods=pods)
         return lines
 
     async def _write(self, lines: Sequence[str]) -> None:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.gang_state import GangState
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
+    from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 
 
 CALL_S: Final = 60.0
@@ -258,6 +259,7 @@ async def wait_for_event(
     config: ClusterConfig | None = None,
     limit_s: float | None = None,
     loop_ends: bool = False,
+    on_end: Callable[[SeenEnd], None] = lambda seen: None,
 ) -> GangEvent:
     """Wait until the gang runs or has ended, and return the event. The function raises only when it is cancelled.
 
@@ -266,8 +268,9 @@ async def wait_for_event(
     :param config: The cluster, if the connection was already read.
     :param limit_s: How long to wait at most, in seconds. The default is to wait until `args.deadline`.
     :param loop_ends: The event loop ends with the wait, and with it the calls of callbacks, so they get some seconds.
+    :param on_end: Called with what was seen of the end of a gang that has ended by itself.
     """
-    wait = _GangWait(args, until, log, config)
+    wait = _GangWait(args, until, log, config, on_end)
     event = await wait.run_with_logs(limit_s)
     if loop_ends and event.status is not Status.TIMEOUT:  # there is no time left after a timeout
         await wait.callbacks.finish()
@@ -315,11 +318,19 @@ def pause_after_errors_s(errors: int) -> float:
 class _GangWait:
     """One wait for one gang."""
 
-    def __init__(self, args: TriggerArgs, until: FollowUntil, log: Logger, config: ClusterConfig | None) -> None:
+    def __init__(
+        self,
+        args: TriggerArgs,
+        until: FollowUntil,
+        log: Logger,
+        config: ClusterConfig | None,
+        on_end: Callable[[SeenEnd], None] = lambda seen: None,
+    ) -> None:
         self._args = args
         self._until = until
         self._log = log
         self._config = config
+        self._on_end = on_end
         self._last: GangState | None = None
         """The last state that was reported."""
         self._knows_secrets = args.secrets is False
@@ -470,6 +481,7 @@ class _GangWait:
                     deadlines=self._args.deadlines,
                     report=self._report,
                     logs=self._streaming,
+                    on_end=self._on_end,
                 )
             except Exception as error:  # a defect of this provider or of a library
                 if _monotonic() - began >= PROGRESS_S:

@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
 
 
+class SeenEnd(Struct, frozen=True):
+    """What the follower of a gang has seen of its end, which needs not be read again."""
+
+    outcomes: Sequence[Outcome] = ()
+    """Outcomes that the ledger has: of a large gang only some."""
+    pods: Sequence[PodView] = ()
+
+
 async def read_outcomes(client: Client, ref: GangRef) -> list[Outcome]:
     """Return every recorded outcome, one per pod, ordered by rank and then by creation.
 
@@ -77,19 +85,24 @@ class CollectedOutcomes(Struct, frozen=True):
         return self.completed is not None and not self.missing
 
 
-async def collect_outcomes(client: Client, event: GangEvent) -> CollectedOutcomes:
+async def collect_outcomes(client: Client, event: GangEvent, known: Sequence[Outcome] = ()) -> CollectedOutcomes:
     """Return the outcomes of a gang that succeeded, also of pods whose outcomes are not recorded.
 
-    The function sends one request if the ledger has the outcome of every completed rank and no pod is held. Otherwise
+    The function sends one request if the ledger has the outcome of every completed rank and no pod is held, and none if
+    these outcomes are known. Otherwise
     it reads the Job and lists the pods, records the outcomes that can be recorded now, and releases their pods. It
     reads the outcomes of all other pods from their status. These pods stay held, so a later try can read them again.
+
+    :param known: Outcomes that the ledger has.
 
     Raises:
         LedgerUnavailable: The ledger, the Job or the pods could not be read. This does not mean that an outcome is
             missing.
     """
-    ref = event.ref
-    recorded, completed = await read_outcomes(client, ref), completed_ranks_in_event(event)
+    ref, completed = event.ref, completed_ranks_in_event(event)
+    if _is_settled(event, known, completed):
+        return CollectedOutcomes(sorted(known, key=rank_order), completed)
+    recorded = await read_outcomes(client, ref)
     if _is_settled(event, recorded, completed):
         return CollectedOutcomes(recorded, completed)
     try:

@@ -366,6 +366,12 @@ class Harvester:
         return failures_first(self._outcomes.values(), OUTCOMES_KEPT_MAX)
 
     @property
+    def stored_outcomes(self) -> list[Outcome]:
+        """The same of the outcomes that the ledger has."""
+        recorded = () if self._ledger is None else self._ledger.recorded
+        return [outcome for outcome in self.outcomes if outcome.uid in recorded]
+
+    @property
     def backlog(self) -> int:
         """Pods that wait to be recorded or released."""
         return len(self._queue)

@@ -277,17 +277,19 @@ async def copy_logs(
     mask: Callable[[str], str] = str,
     outcomes: Sequence[Outcome] = (),
     known: KnownLogs = KnownLogs(),  # noqa: B008 - a frozen value
+    pods: Sequence[PodView] = (),
 ) -> list[CopiedLog]:
     """Copy the logs that the options select, ordered by rank. Does not raise errors of the cluster.
 
     :param write: Called with lines for the log of the task, in order.
     :param mask: Returns a text with its secrets replaced.
     :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
+    :param pods: The pods of the gang, if they are known. They are listed otherwise.
     """
     if options.policy is Logs.NONE:
         return []
     try:
-        pods: list[PodView] = await list_pods(client, ref)
+        pods = pods or await list_pods(client, ref)
     except ClusterError as error:
         write([format_note(ref.name, f"no log: {error}")])
         return []
