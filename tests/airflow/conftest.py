@@ -9,6 +9,7 @@ import pytest
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import SandboxThread, running
 from tests.airflow.airflow_home import AirflowHome
+from tests.airflow.statsd import Exporter, receiving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,3 +35,10 @@ def connected(home: AirflowHome, cluster: SandboxThread) -> AirflowHome:
     """The home, with a connection `kubernetes_default` to the cluster."""
     home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
     return home
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[Exporter]:
+    """Receives metrics."""
+    with receiving() as exporter:
+        yield exporter
