@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.convert.pods import pod_parameters, require_templ
 from airflow_provider_gangjobs.gang.render.placement import ineligibility_reason, is_single_pod, shape_of
 from airflow_provider_gangjobs.gang.schedulers import external
 from airflow_provider_gangjobs.gang.spec import GangSpec, RoleSpec
+from airflow_provider_gangjobs.gang.validation.metadata_checks import PARTIAL_ADMISSION
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.parameters.declaration import PARAMETERS
 
@@ -111,6 +112,8 @@ def _set_metadata(task: Task, of_pods: dict[str, Any]) -> None:
             elif name in _LINKS and task.is_gang:
                 given["gang_scheduler"] = _LINKS[name]
                 task.note("The provider makes the group of the pods", "gang_scheduler")
+            elif name == PARTIAL_ADMISSION and task.is_gang:
+                task.note(f"{name} is left out: all pods of a gang start together")
             elif not _OF_SERVER.fullmatch(name):
                 kept[name] = value
         if kept:

@@ -140,6 +140,12 @@ def test_labels_of_kueue_are_parameters() -> None:
     assert (task.labels, task.annotations) == ({"app": "x"}, None)
 
 
+def test_annotation_that_lets_a_gang_start_in_part_is_left_out() -> None:
+    annotations = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    assert task_of(job(metadata={"annotations": annotations})).annotations is None
+    assert task_of(job(parallelism=2, metadata={"annotations": annotations})).annotations == annotations
+
+
 LINKS = {
     "volcano": ("volcano", "annotations", "scheduling.k8s.io/group-name"),
     "coscheduling": ("scheduler-plugins-scheduler", "labels", "scheduling.x-k8s.io/pod-group"),
