@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
@@ -21,7 +19,7 @@ from tests.cluster.controlplane.build import RELEASES
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.node_pool import NodePool
 from tests.cluster.tenant import Tenant
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,74 +70,79 @@ def urgent(aware_plane: ControlPlane) -> Iterator[str]:
         admin.delete(f"{classes}/{name}").raise_for_status()
 
 
-def start_two_single_pods(tenant: Tenant) -> None:
-    """Start a pod of 2 CPUs on each node, and wait until any later pod has started later by the clock of seconds."""
-    pods = f"/api/v1/namespaces/{tenant.namespace}/pods"
+async def start_two_single_pods(tenant: Tenant) -> None:
+    """Start a pod of one CPU on each node."""
     with tenant.plane.client() as admin:
         for number in range(2):
             container = {"name": "main", "image": "python:3.12", "command": ["python", "-c", SLEEP]}
-            container["resources"] = {"requests": {"cpu": "2"}}
+            container["resources"] = {"requests": {"cpu": "1"}}
             spec = {"containers": [container], "nodeName": f"node-{number}", "restartPolicy": "Never"}
-            admin.post(pods, json={"metadata": {"name": f"single-{number}"}, "spec": spec}).raise_for_status()
-        give_up_at = time.monotonic() + TIMEOUT_S
-        while not all(is_earlier(pod) for pod in admin.get(pods).json()["items"]):
-            assert time.monotonic() < give_up_at
-            time.sleep(0.2)
+            pod = {"metadata": {"name": f"single-{number}"}, "spec": spec}
+            admin.post(f"/api/v1/namespaces/{tenant.namespace}/pods", json=pod).raise_for_status()
 
 
-def is_earlier(pod: dict[str, Any]) -> bool:
-    started = pod["status"].get("startTime")
-    return bool(started) and (datetime.now(UTC) - datetime.fromisoformat(started)).total_seconds() > 1
+async def pods_become_older(tenant: Tenant) -> None:
+    """Wait until each later pod starts later by the clock of seconds."""
+
+    def is_older(pod: dict[str, Any]) -> bool:
+        started = pod["status"].get("startTime") if pod["status"]["phase"] == "Running" else None
+        return bool(started) and (datetime.now(UTC) - datetime.fromisoformat(started)).total_seconds() > 1
+
+    with tenant.plane.client() as admin:
+        path = f"/api/v1/namespaces/{tenant.namespace}/pods"
+        await until(lambda: all(map(is_older, admin.get(path).json()["items"])), what="that all pods run")
 
 
-async def start(gangs: GangService, tenant: Tenant, **parameters: Any) -> Submission:
-    submission = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu="2", **parameters), run=uuid.uuid4().hex)
+async def start(gangs: GangService, tenant: Tenant, workers: int, cpu: str = "1", **parameters: Any) -> Submission:
+    await pods_become_older(tenant)
+    spec = gang_spec(workers, code=SLEEP, cpu=cpu, **parameters)
+    submission = await submit_gang(gangs, spec, run=uuid.uuid4().hex)
     event = await follow(tenant.config, submission.ref, until="running", report=lambda _: None)
     assert event.status is Status.RUNNING, event
     return submission
 
 
-def create_group_of_single_disruptions(tenant: Tenant, name: str) -> None:
-    """Create a PodGroup that differs from those of the provider in its disruption mode only."""
-    dialect = find_dialect({"1.36": "v1alpha2", "1.37": "v1beta1"}[tenant.plane.release])
-    assert dialect is not None
-    path = f"/apis/scheduling.k8s.io/{dialect.version}/namespaces/{tenant.namespace}/podgroups"
-    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": SINGLE[tenant.plane.release]}
+async def start_with_single_mode(gangs: GangService, tenant: Tenant, workers: int) -> Submission:
+    """Start a gang whose group differs from those of the provider in its disruption mode only."""
+    version, name = {"1.36": "v1alpha2", "1.37": "v1beta1"}[tenant.plane.release], f"of-{workers}"
+    path = f"/apis/scheduling.k8s.io/{version}/namespaces/{tenant.namespace}/podgroups"
+    policy = {"gang": {"minCount": workers}}
+    spec = {"schedulingPolicy": policy, "disruptionMode": SINGLE[tenant.plane.release]}
     with tenant.plane.client() as admin:
         admin.post(path, json={"metadata": {"name": name}, "spec": spec}).raise_for_status()
+    overrides = {"spec": {"schedulingGroup": {"podGroupName": name}}}
+    submission = await start(gangs, tenant, workers, pod_overrides=overrides)
+    assert submission.decision == "brought"
+    return submission
 
 
-async def living(gangs: GangService, tenant: Tenant) -> set[str]:
-    """Return the single pods, and the gangs, that are not being deleted and have not ended."""
-    pods = await gangs.client.list(PODS, tenant.namespace)
-    live = (pod["metadata"] for pod in pods if pod["status"]["phase"] == "Running")
-    return {
-        meta["labels"]["gangjobs.airflow/gang"] if "labels" in meta else meta["name"]
-        for meta in live
-        if "deletionTimestamp" not in meta
-    }
+async def preempts(gangs: GangService, tenant: Tenant, urgent: str, lost: Submission, kept: Submission) -> bool:
+    """Start a gang of higher priority that needs half of each node, and return whether these gangs are lost and kept.
+
+    The single pods are the least important ones to the scheduler.
+    """
+    high = await start(gangs, tenant, 2, cpu="2", priority_class=urgent)
+    event = await follow_gang(tenant, lost)
+    assert (event.status, event.reason) == (Status.FAILED, "Preempted"), event
+    pods = await gangs.client.list(PODS, tenant.namespace, field_selector="status.phase=Running")
+    live = {pod["metadata"].get("labels", {}).get("gangjobs.airflow/gang") for pod in pods}
+    return live == {high.ref.name, kept.ref.name}
 
 
-async def test_gang_is_preempted_as_a_whole_and_single_pods_go_first(aware_tenant: Tenant, urgent: str) -> None:
-    tenant = aware_tenant
-    start_two_single_pods(tenant)
-    async with GangService.connect(tenant.config) as gangs:
-        low = await start(gangs, tenant)
-        high = await start(gangs, tenant, priority_class=urgent)
-        assert await living(gangs, tenant) == {low.ref.name, high.ref.name}
+async def test_small_gang_is_preempted_before_a_large_one(aware_tenant: Tenant, urgent: str) -> None:
+    """A gang is weighed as one, although the pods of the large gang are younger."""
+    await start_two_single_pods(aware_tenant)
+    async with GangService.connect(aware_tenant.config) as gangs:
+        small, large = await start(gangs, aware_tenant, 2), await start(gangs, aware_tenant, 4)
+        assert await preempts(gangs, aware_tenant, urgent, lost=small, kept=large)
 
 
-async def test_gang_whose_pods_count_one_by_one_is_the_victim_instead(aware_tenant: Tenant, urgent: str) -> None:
-    """The same without the mode: its pods are younger than the single pods, so the gang is lost."""
-    tenant = aware_tenant
-    start_two_single_pods(tenant)
-    create_group_of_single_disruptions(tenant, "mine")
-    async with GangService.connect(tenant.config) as gangs:
-        link = {"spec": {"schedulingGroup": {"podGroupName": "mine"}}}
-        low = await start(gangs, tenant, pod_overrides=link)
-        high = await start(gangs, tenant, priority_class=urgent)
-        assert low.decision == "brought"
-        assert await living(gangs, tenant) == {"single-0", "single-1", high.ref.name}
+async def test_large_gang_whose_pods_count_one_by_one_is_the_victim_instead(aware_tenant: Tenant, urgent: str) -> None:
+    """The same without the mode: two of its four pods are the youngest, so the large gang is lost."""
+    await start_two_single_pods(aware_tenant)
+    async with GangService.connect(aware_tenant.config) as gangs:
+        small, large = [await start_with_single_mode(gangs, aware_tenant, workers) for workers in (2, 4)]
+        assert await preempts(gangs, aware_tenant, urgent, lost=large, kept=small)
 
 
 async def test_all_pods_of_a_gang_get_nodes_of_one_rack(aware_tenant: Tenant) -> None:
