@@ -78,28 +78,36 @@ class DagUse(Struct, frozen=True, kw_only=True):
     """Requests of the gangs that run, by resource."""
     wanted: dict[str, str]
     """Requests of the gangs that wait, by resource. A gang that assembles may hold some of it already."""
+    never: dict[str, str] = {}
+    """Requests of the gangs that can never run until somebody changes them, the nodes, or the queue, by resource."""
 
 
-def use_by_dag(jobs: Iterable[StoredGang], placed: Collection[GangRef] = ()) -> list[DagUse]:
+def use_by_dag(
+    jobs: Iterable[StoredGang], placed: Collection[GangRef] = (), never: Collection[GangRef] = ()
+) -> list[DagUse]:
     """Return what the live gangs hold and wait for, by DAG. The DAG that holds and waits for most comes first.
 
     :param placed: Gangs that are known to hold their nodes, although not all of their ranks run yet.
+    :param never: Gangs that are known to wait for what never comes.
     """
-    gangs: dict[str, tuple[list[StoredGang], list[StoredGang]]] = {}
+    gangs: dict[str, tuple[list[StoredGang], ...]] = {}
     for job in jobs:
         phase = phase_of(job)
         if phase in WAITING or phase in RUNNING:
             key = job.record.task
-            holds, waits = gangs.setdefault(key.dag_id if key else "", ([], []))
-            (waits if phase in WAITING and job.ref not in placed else holds).append(job)
-    uses = [
-        (dag_id, len(holds), len(waits), _requests_of_gangs(holds), _requests_of_gangs(waits))
-        for dag_id, (holds, waits) in gangs.items()
-    ]
-    uses.sort(key=lambda use: (-use[3].get("cpu", Decimal(0)) - use[4].get("cpu", Decimal(0)), use[0]))
+            holds, waits, stuck = gangs.setdefault(key.dag_id if key else "", ([], [], []))
+            is_waiting = phase in WAITING and job.ref not in placed
+            (holds if not is_waiting else stuck if job.ref in never else waits).append(job)
+    uses = [(dag_id, found, tuple(map(_requests_of_gangs, found))) for dag_id, found in gangs.items()]
+    uses.sort(key=lambda use: (-sum(amounts.get("cpu", Decimal(0)) for amounts in use[2]), use[0]))
     return [
-        DagUse(dag_id=dag_id, running=running, waiting=waiting, held=_quantities(held), wanted=_quantities(wanted))
-        for dag_id, running, waiting, held, wanted in uses
+        DagUse(
+            dag_id=dag_id,
+            running=len(holds),
+            waiting=len(waits) + len(stuck),
+            **dict(zip(("held", "wanted", "never"), map(_quantities, amounts), strict=True)),
+        )
+        for dag_id, (holds, waits, stuck), amounts in uses
     ]
 
 
@@ -121,6 +129,18 @@ def _quantities(amounts: ResourceList) -> dict[str, str]:
 def format_amount(resource: str, amount: Decimal) -> str:
     """Return an amount of a resource as a Kubernetes quantity."""
     return format_bytes(amount) if resource.startswith(_BYTES) else format_cpu(amount)
+
+
+def unit_of(resource: str) -> str:
+    """Return the unit of `number_of`, for the title of a column."""
+    return " (GiB)" if resource.startswith(_BYTES) else ""
+
+
+def number_of(resource: str, quantity: str | None) -> str:
+    """Return a Kubernetes quantity as a number, in GiB if it is one of bytes; empty for none."""
+    if not quantity:
+        return ""
+    return f"{parse(quantity) / 2**30 if resource.startswith(_BYTES) else parse(quantity):,.3f}".rstrip("0").rstrip(".")
 
 
 WORDS_MAX: Final = 4
@@ -186,11 +206,18 @@ class LeakKind(StrEnum):
     KEPT = "kept"
 
 
-_REMEDIES = {
+_REMEDIES: Final = {
     LeakKind.INCOMPLETE: "Run `gangjobs tidy`, or run the task again.",
     LeakKind.HELD_PODS: "Run `gangjobs tidy`, which records the outcomes and releases the pods.",
     LeakKind.UNDELIVERED: "Look at the state of the task. `gangjobs delete` deletes the gang with its outcomes.",
     LeakKind.KEPT_FOR_EVER: "`gangjobs delete` deletes the gang. Set ttl_after_finished for the next ones.",
+    LeakKind.KEPT: "",
+}
+_COMMANDS: Final = {
+    LeakKind.INCOMPLETE: "gangjobs tidy -n {namespace}",
+    LeakKind.HELD_PODS: "gangjobs tidy -n {namespace}",
+    LeakKind.UNDELIVERED: "gangjobs show {namespace}/{name}",
+    LeakKind.KEPT_FOR_EVER: "gangjobs delete {namespace}/{name}",
     LeakKind.KEPT: "",
 }
 
@@ -208,6 +235,11 @@ class Leak(Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: datetime | None = None
     until: datetime | None = None
     """When Kubernetes deletes the Job. Absent if it does not."""
+
+    @property
+    def command(self) -> str:
+        """What to run; empty if there is nothing to do."""
+        return _COMMANDS[self.kind].format(namespace=self.namespace, name=self.name)
 
     @property
     def is_leak(self) -> bool:

@@ -46,6 +46,7 @@ from airflow_provider_gangjobs.tracking.wait_evidence import (
     gang_events,
     measure_capacity,
     queue_events,
+    read_autoscaler,
     refusal_events,
 )
 
@@ -147,9 +148,11 @@ class _Reader:
 
     async def explain(self, snapshot: GangSnapshot) -> GangSnapshot:
         """Return the snapshot of a gang that waits for nodes with what the scheduler does not say about its pods."""
+        pods = {pod.metadata.uid for pod in snapshot.pods or ()}
         if snapshot.state.names_no_cause:
-            events = await refusal_events(self.client, self.ref, {pod.metadata.uid for pod in snapshot.pods or ()})
+            events = await refusal_events(self.client, self.ref, pods)
             snapshot = _with_evidence(snapshot, earlier_refusal=find_named_refusal(events))
+        snapshot = _with_evidence(snapshot, autoscaler=await read_autoscaler(self.client, self.ref, pods))
         with suppress(TimeoutError):
             async with asyncio.timeout(CAPACITY_WITHIN_S):
                 if snapshot.state.reason.category is Category.VOLUME_UNAVAILABLE:

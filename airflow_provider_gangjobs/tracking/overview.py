@@ -30,8 +30,8 @@ from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_node, pods_of
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
-from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
-from airflow_provider_gangjobs.gang.state.waiting import Evidence
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, NEVER
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_autoscaler_words
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang, with_links
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.tracking.explanation import (
     read_snapshot,
 )
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
-from airflow_provider_gangjobs.tracking.wait_evidence import demand_of, recent_cluster_use
+from airflow_provider_gangjobs.tracking.wait_evidence import AUTOSCALER_EVENTS, demand_of, recent_cluster_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -239,6 +239,7 @@ async def _read_assembly(
     lacks_pods = any(_counts(gang, _pods_of(gang, evidence)).created < gang.ranks for gang in assembling)
     wanted = ["involvedObject.kind=Job,reason=FailedCreate"] if lacks_pods else []
     wanted += ["involvedObject.kind=Pod,type=Warning"] if any(map(is_prepared_by_node, views)) else []
+    wanted += [AUTOSCALER_EVENTS] if any(not pod.spec.node_name for pod in views) else []
     for selector in wanted:
         with suppress(ClusterError):
             for event in (await _list(client, EventView, EVENTS, namespace, None, selector))[0]:
@@ -315,9 +316,12 @@ def judge(gangs: Sequence[StoredGang], evidence: _Evidence, before: Overview) ->
         for view in views
         if view.uid in known or (is_settled[view.uid] and view.phase in _OF_JOB_ALONE and not _needs_outcomes(view))
     }
+    never = {view.ref for view in views if view.is_waiting and view.category in NEVER}
     return Overview(
         gangs=views,
-        uses=tuple((queue, use) for queue, found in sorted(by_queue.items()) for use in use_by_dag(found, placed)),
+        uses=tuple(
+            (queue, use) for queue, found in sorted(by_queue.items()) for use in use_by_dag(found, placed, never)
+        ),
         free=(evidence.use.free() if evidence.use is not None else None) or {},
         settled={uid: versions[uid] for uid in settled},
     )
@@ -335,12 +339,11 @@ def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
         pods = SecretMask(None).messages(pods)  # the secrets of many gangs are not read
     is_assembling = phase_of(gang) is Phase.ASSEMBLING
     group = evidence.groups.get(str(gang.ref))
+    uids = (gang.ref.uid, *(pod.metadata.uid for pod in pods))
+    events = [event for uid in uids for event in evidence.events.get(uid, ())]
     known = Evidence(
-        events=[
-            event
-            for uid in (gang.ref.uid, *(pod.metadata.uid for pod in pods))
-            for event in evidence.events.get(uid, ())
-        ],
+        events=events,
+        autoscaler=find_autoscaler_words(events),
         queue_workload=evidence.workloads.get(queued_uid(gang)) if waits_for_kueue(gang) else None,
         queue_position=evidence.positions.get(queued_uid(gang)),
         shows_queue=evidence.has_all_workloads,

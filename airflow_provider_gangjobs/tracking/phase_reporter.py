@@ -123,6 +123,8 @@ def _keys(state: GangState, *, has_events: bool) -> set[tuple[str, bool | str]]:
         keys.add((reason.cause, f"position of {int(position).bit_length()} bits"))
     if capacity is not None and capacity.resources:
         keys.add((reason.cause, "capacity"))
+    if state.autoscaler:
+        keys.add((reason.cause, state.autoscaler.partition(":")[0]))
     return keys
 
 

@@ -4,8 +4,9 @@ The follower asks what is due after each look. Each kind of Events is read only 
 Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. What a node lacks
 to prepare a pod, such as a Secret in a volume, is only in the Events of the pod. Where Kueue's Workloads cannot be
 read, their Events say why a gang waits in its queue. A scheduler may overwrite in a pod why it could not place the pod,
-and the Events of the pod still say it. A volume that cannot be used is in the words of the scheduler, and its cause is
-not. Reading is best effort: a gang is followed also where the service account may not list Events.
+and the Events of the pod still say it. Whether Cluster Autoscaler adds nodes is in its Events about the pods. A volume
+that cannot be used is in the words of the scheduler, and its cause is not. Reading is best effort: a gang is followed
+also where the service account may not list Events.
 
 The nodes and the pods of the cluster say whether a gang fits now, later or never. This needs rights in the whole
 cluster, which are optional (`rbac/rbac-capacity.yaml`). Without them the answer is unknown, and the right is asked for
@@ -36,6 +37,7 @@ from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, NO_CAUSE_NAMED
 from airflow_provider_gangjobs.gang.state.waiting import (
     ClaimProblem,
     Evidence,
+    find_autoscaler_words,
     find_named_refusal,
     placed_at_once,
 )
@@ -169,6 +171,19 @@ async def refusal_events(client: Client, ref: GangRef, pods: AbstractSet[str]) -
     return tuple(event for event in events if event.involved_object.uid in pods)
 
 
+AUTOSCALER_EVENTS: Final = "involvedObject.kind=Pod,source=cluster-autoscaler"
+"""The Events of Cluster Autoscaler about pods."""
+
+
+async def read_autoscaler(client: Client, ref: GangRef, pods: AbstractSet[str]) -> str:
+    """Return what the autoscaler says about these pods, in its own words; empty if it says nothing, or is not read.
+
+    :param pods: The uids of the pods.
+    """
+    events = await _list_events(client, ref.namespace, AUTOSCALER_EVENTS)
+    return find_autoscaler_words(event for event in events if event.involved_object.uid in pods)
+
+
 async def gang_events(client: Client, ref: GangRef, pods: Iterable[PodView]) -> tuple[EventView, ...]:
     """Return the Events of the Job itself and of one pod that its node prepares, or none if they could not be read.
 
@@ -237,6 +252,8 @@ REFUSAL_EVENTS_AFTER_S: Final = 2.0
 CAPACITY_AFTER_S: Final = 5.0
 CAPACITY_EVERY_S: Final = 300.0
 """When the capacity of the cluster is read for a gang that waits for nodes, and read again."""
+AUTOSCALER_AFTER_S: Final = 60.0
+"""When its words are read: by then an autoscaler has said whether it adds nodes."""
 _ASSEMBLY_PROBLEMS: Final = UNPLACED | _NODE_PROBLEMS | {"ImagePullFailed", "ConfigInvalid"}
 
 
@@ -256,7 +273,9 @@ class WaitEvidence:
         self._capacity: Capacity | None = None
         self._capacity_due: float | None = None
         self._claim_problem: ClaimProblem | None = None
+        self._autoscaler = ""
         self._ran_after_start: datetime | None = None
+        self._autoscaler_due = 0.0
         self._has_read_refusal = False
         self._was_queued = False
         self.assembly_reason: Reason | None = None
@@ -279,6 +298,7 @@ class WaitEvidence:
             capacity=self._capacity,
             earlier_refusal=self._refusal,
             claim_problem=self._claim_problem,
+            autoscaler=self._autoscaler,
             ran_after_start=self._ran_after_start,
         )
 
@@ -298,7 +318,7 @@ class WaitEvidence:
         self._was_queued = state.phase is Phase.QUEUED
         if not state.waits_for_nodes:
             self._capacity = self._capacity_due = None
-            self._claim_problem = None
+            self._claim_problem, self._autoscaler = None, ""
         if state.phase is not Phase.ASSEMBLING:
             self._has_read_refusal = False
             self._refusal = None
@@ -356,16 +376,22 @@ class WaitEvidence:
         """Read what the words of the scheduler do not contain: about claims, or about the capacity of the cluster."""
         now = self._clock.monotonic()
         if self._capacity_due is None:
-            self._capacity_due = now + CAPACITY_AFTER_S
+            self._capacity_due, self._autoscaler_due = now + CAPACITY_AFTER_S, now + AUTOSCALER_AFTER_S
+        if now >= self._autoscaler_due:
+            self._autoscaler_due, before = now + CAPACITY_EVERY_S, self._autoscaler
+            self._autoscaler = await read_autoscaler(self._client, self._ref, self._watch.pods_by_uid.keys())
+            if self._autoscaler != before:
+                return 0.0
         if now < self._capacity_due:
-            return self._capacity_due - now
+            return min(self._capacity_due, self._autoscaler_due) - now
         self._capacity_due = now + CAPACITY_EVERY_S
-        before = self._capacity, self._claim_problem
+        was_known = self._capacity, self._claim_problem
         if state.reason.category is Category.VOLUME_UNAVAILABLE:
             self._claim_problem = await find_claim_problem(self._client, self._ref)
         if not self._claim_problem:
             self._capacity = await self._measure_capacity()
-        return CAPACITY_EVERY_S if before == (self._capacity, self._claim_problem) else 0.0
+        is_same = was_known == (self._capacity, self._claim_problem)
+        return min(self._capacity_due, self._autoscaler_due) - now if is_same else 0.0
 
     async def read_capacity(self) -> None:
         """Read whether the gang fits into the cluster. If that is unknown now, the answer before still counts."""

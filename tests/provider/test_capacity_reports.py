@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, read_view
+from airflow_provider_gangjobs.tracking.overview import read_overview
 from gangjobs_sandbox.resources import PODS
 from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
@@ -89,6 +90,36 @@ async def test_gang_that_fits_after_a_node_was_added_is_not_called_impossible_an
         await asyncio.sleep(1)
         await follower.kill()
     assert lines(follower)[-1] == "running: 2/2 ranks"
+
+
+SCALED_UP = "pod triggered scale-up: [{gpu-pool 1->3 (max: 10)}]"
+NOT_SCALED_UP = "pod didn't trigger scale-up: 2 max node group size reached, 1 node(s) didn't match Pod's node affinity"
+ADDS_NONE = "The autoscaler adds no nodes: 2 max node group size reached, 1 node(s) didn't match Pod's node affinity"
+
+
+def say_as_autoscaler(plane: VirtualControlPlane, reason: str, message: str) -> None:
+    plane.registry.record_event(plane.pod("train", 1), "Normal", reason, message, "cluster-autoscaler")
+
+
+@in_virtual_time
+async def test_words_of_the_autoscaler_are_reported_and_told():
+    async with VirtualControlPlane.running(nodes=2, cpu="4") as plane:
+        follower = Follower(plane, plane.submit(workers=2, cpu="64"))
+        await plane.until(lambda: len(plane.pods()) == 2)
+        plane.registry.record_event(plane.pod("train", 0), "Normal", "NotTriggerScaleUp", "of another", "another")
+        await asyncio.sleep(20)
+        say_as_autoscaler(plane, "NotTriggerScaleUp", NOT_SCALED_UP)
+        seen = await read_as_a_person(plane)
+        overview = await read_overview(plane.client, NAMESPACE, installation="")
+        await asyncio.sleep(60)
+        say_as_autoscaler(plane, "TriggeredScaleUp", SCALED_UP)
+        await asyncio.sleep(400)
+        await follower.kill()
+    never = "Can never fit on the present nodes: each rank requests 64 CPU, and the largest of 2 nodes has 4"
+    refused = f"assembling: 2 pods, none placed. {never}"
+    added = f"{refused}. The autoscaler adds nodes: [{{gpu-pool 1->3 (max: 10)}}]"
+    assert lines(follower)[-3:] == [refused, f"{refused}. {ADDS_NONE}", added]
+    assert seen.summary == overview.gangs[0].summary == f"{never}. {ADDS_NONE}"
 
 
 @in_virtual_time

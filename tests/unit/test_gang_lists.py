@@ -158,6 +158,13 @@ def test_use_of_a_dag_is_that_of_all_ranks_of_its_live_gangs() -> None:
     ]
 
 
+def test_what_can_never_run_is_told_from_what_waits() -> None:
+    stuck = listed(of_task(cpu="2").suspended())
+    (waits,), (never,) = use_by_dag([stuck]), use_by_dag([stuck], never={stuck.ref})
+    assert (waits.waiting, waits.wanted, waits.never) == (1, {"cpu": "8"}, {})
+    assert (never.waiting, never.wanted, never.never) == (1, {}, {"cpu": "8"})
+
+
 def test_requests_that_cannot_be_read_are_left_out() -> None:
     (use,) = use_by_dag([listed(of_task().record(requests={"cpu": "many"}).resumed(3))])
 

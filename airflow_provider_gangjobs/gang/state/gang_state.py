@@ -64,6 +64,8 @@ class GangState:
     """For how long the gang has assembled in earlier runs that Kueue has stopped, in seconds."""
     capacity: Capacity | None = None
     """How much is free of what the gang waits for. Its numbers move, so they are no part of the reason."""
+    autoscaler: str = ""
+    """What the autoscaler says about the pods of a gang that waits for nodes, in its own words."""
     is_stopped: bool = False
     """The gang ends, or has ended, because it was stopped."""
 
@@ -91,11 +93,15 @@ class GangState:
         return self.reason.cause in NO_CAUSE_NAMED
 
     @property
+    def room(self) -> str:
+        """How much is free of what the gang waits for, and whether there will be more; empty if neither is known."""
+        return ". ".join(filter(None, (self.capacity.text if self.capacity else "", self.autoscaler)))
+
+    @property
     def line(self) -> str:
         """Line for a log, for example `assembling: 8 pods, 3 placed. Insufficient nvidia.com/gpu on 3 of 3 nodes`."""
         numbers = _format_counts(self.phase, self.counts)
-        capacity = self.capacity.text if self.capacity else ""
-        details = ". ".join(filter(None, (numbers, self.reason.text, capacity)))
+        details = ". ".join(filter(None, (numbers, self.reason.text, self.room)))
         return f"{self.phase}: {details}" if details else str(self.phase)
 
 
@@ -156,6 +162,7 @@ def _state_in(ref: GangRef, inputs: WaitInputs, phase: Phase, verdict: Verdict |
         verdict,
         earlier_assembly_s(inputs.job, workload),
         known_capacity(reason, inputs) if phase is Phase.ASSEMBLING else None,
+        inputs.evidence.autoscaler if phase is Phase.ASSEMBLING and reason.cause in UNPLACED else "",
         is_stopped=inputs.job is not None and inputs.job.ends_by_stop,
     )
 

@@ -117,6 +117,8 @@ QUEUE_NEVER: Final = frozenset(
     }
 )
 """Categories of gangs that their queue cannot admit until somebody changes the gang or the queue."""
+NEVER: Final = QUEUE_NEVER | {Category.NEVER_FITS}
+"""Categories of gangs that wait for what never comes."""
 IN_QUEUE: Final = frozenset({"QueueWaits", "QueuePending", "QueueStops", "NotReadyInTime", "QueueChecks"})
 """Causes of gangs that their queue may admit later."""
 REFUSED_BY_QUEUE: Final = frozenset({"QueueRefuses", "WorkloadInactive", "ManagedWithoutQueue"})

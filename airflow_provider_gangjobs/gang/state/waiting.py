@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.gang.state.messages import (
     names_nodes,
     scheduled_pods,
     summarize_refusal,
+    to_clause,
     to_line,
     waits_for_other_pods,
 )
@@ -68,6 +69,8 @@ class Evidence(Struct, frozen=True):
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
     claim_problem: ClaimProblem | None = None
     """Which PersistentVolumeClaim of the gang cannot be used, if that is known."""
+    autoscaler: str = ""
+    """What the autoscaler of the cluster says about the pods of the gang, in its own words."""
     ran_after_start: datetime | None = None
     """The start of the Job after which all ranks had started. Their pods may be deleted by now."""
 
@@ -233,6 +236,23 @@ def find_named_refusal(events: Iterable[EventView]) -> Reason | None:
     """Return the cause that the latest of a scheduler's Events names about pods; `None` if none names a cause."""
     named = [event for event in events if names_cause(event.message) and names_nodes(event.message)]
     return _refused(find_last(named).message) if named else None
+
+
+_AUTOSCALER: Final = {
+    "TriggeredScaleUp": ("pod triggered scale-up: ", "The autoscaler adds nodes"),
+    "NotTriggerScaleUp": ("pod didn't trigger scale-up: ", "The autoscaler adds no nodes"),
+}
+"""By the reasons of Cluster Autoscaler's Events: how their messages begin, and what they mean."""
+
+
+def find_autoscaler_words(events: Iterable[EventView]) -> str:
+    """Return what the autoscaler has said last about pods; empty if it has said nothing."""
+    own = [event for event in events if event.reason in _AUTOSCALER]
+    if not own:
+        return ""
+    last = find_last(own)
+    begin, meaning = _AUTOSCALER[last.reason]
+    return f"{meaning}: {to_clause(last.message.removeprefix(begin))}"
 
 
 def find_last(events: Iterable[EventView]) -> EventView:
