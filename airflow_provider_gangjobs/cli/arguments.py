@@ -188,14 +188,11 @@ def add_gang_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live: bool = False) -> StoredGang:
-    """Return the gang that the arguments name.
-
-    :param is_live: Only gangs that have not ended can be meant.
+async def find_named_gangs(gangs: GangService, options: argparse.Namespace) -> list[StoredGang]:
+    """Return the gangs that the arguments name, at least one, the newest first.
 
     Raises:
-        NotNamed: no gang has this name, or several gangs have it.
-        CommandError: the gang has ended.
+        NotNamed: no gang has this name.
         ClusterError: the gangs could not be listed.
     """
     from airflow_provider_gangjobs.gang.gang_lists import WORDS_MAX, GangName
@@ -206,6 +203,22 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
     name = GangName(tuple(options.gang))
     namespace = selected_namespace(options, gangs)
     found = await find_gangs(gangs.client, namespace, name)
+    if not found:
+        raise NotNamed(await _not_found(gangs, name, namespace))
+    return found
+
+
+async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live: bool = False) -> StoredGang:
+    """Return the gang that the arguments name.
+
+    :param is_live: Only gangs that have not ended can be meant.
+
+    Raises:
+        NotNamed: no gang has this name, or several gangs have it.
+        CommandError: the gang has ended.
+        ClusterError: the gangs could not be listed.
+    """
+    name, found = " ".join(options.gang), await find_named_gangs(gangs, options)
     wanted = [job for job in found if not job.is_over] if is_live else found
     if len(wanted) == 1:
         return wanted[0]
@@ -213,9 +226,7 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
         raise NotNamed(
             f"{name} names {len(wanted)} gangs. Add RUN and MAP_INDEX, or name one of\n{_candidates(wanted)}"
         )
-    if found:
-        raise CommandError(f"{name}: {found[0].ref} has ended already. `gangjobs why {found[0].ref}` says how")
-    raise NotNamed(await _not_found(gangs, name, namespace))
+    raise CommandError(f"{name}: {found[0].ref} has ended already. `gangjobs why {found[0].ref}` says how")
 
 
 def _candidates(found: list[StoredGang]) -> str:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import defaultdict
 from contextlib import aclosing
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cli.arguments import (
     add_cluster_options,
     add_gang_argument,
     find_gang,
+    find_named_gangs,
     require_namespace,
     run_on_cluster,
     selected_namespace,
@@ -34,7 +37,7 @@ from airflow_provider_gangjobs.cli.output import (
     styled,
     write_lines,
 )
-from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -210,6 +213,8 @@ def top(options: argparse.Namespace) -> int:
 
 
 def _top_listing(rows: Sequence[DagUse]) -> Listing[DagUse]:
+    from airflow_provider_gangjobs.gang.gang_lists import number_of, unit_of
+
     resources = sorted({name for row in rows for name in (*row.held, *row.wanted)})
     columns: list[Column[DagUse]] = [
         Column("DAG", lambda row: row.dag_id or "(no DAG)"),
@@ -217,9 +222,10 @@ def _top_listing(rows: Sequence[DagUse]) -> Listing[DagUse]:
         Column("WAITING", lambda row: str(row.waiting)),
     ]
     for name in resources:
+        title, number = f"{name.upper()}{unit_of(name)}", partial(number_of, name)
         columns += [
-            Column(f"{name.upper()} HELD", lambda row, name=name: row.held.get(name, "")),  # type: ignore[misc]
-            Column(f"{name.upper()} WANTED", lambda row, name=name: row.wanted.get(name, "")),  # type: ignore[misc]
+            Column(f"{title} HELD", lambda row, name=name, number=number: number(row.held.get(name))),  # type: ignore[misc]
+            Column(f"{title} WANTED", lambda row, name=name, number=number: number(row.wanted.get(name))),  # type: ignore[misc]
         ]
     return Listing("DagUseList", columns, lambda row: row.dag_id)
 
@@ -238,6 +244,7 @@ def configure_leaks(parser: argparse.ArgumentParser) -> None:
         metavar="AGE",
         help="leave out what is younger; default: 15m, after which triggerers act themselves",
     )
+    parser.add_argument("--kept", action="store_true", help="also show what is kept, and deleted later")
     parser.set_defaults(run=leaks)
 
 
@@ -250,7 +257,8 @@ def leaks(options: argparse.Namespace) -> int:
         found = await find_leaks(gangs.client, namespace, grace=options.older_than)
         if not found:
             await require_namespace(gangs, namespace)
-        return found, gangs.client.server_clock.now()
+        shown = [leak for leak in found if leak.is_leak or options.kept]
+        return shown, gangs.client.server_clock.now()
 
     found, now = run_on_cluster(options, read)
     print_rows(found, _leak_listing(now), options.output)
@@ -262,9 +270,9 @@ def _leak_listing(now: datetime) -> Listing[Leak]:
         Column("KIND", lambda leak: leak.kind, tone=lambda leak: "bad" if leak.is_leak else "wait"),
         Column("GANG", lambda leak: f"{leak.namespace}/{leak.name}"),
         Column("FOR", lambda leak: format_duration(now - leak.since if leak.since else None)),
-        Column("KEPT UNTIL", lambda leak: f"{leak.until:%Y-%m-%d %H:%M}" if leak.until else ""),
+        Column("KEPT UNTIL", lambda leak: f"{leak.until:%Y-%m-%d %H:%M}" if leak.until else "", is_wide=True),
         Column("WHAT", lambda leak: leak.what),
-        Column("REMEDY", lambda leak: leak.remedy, is_wide=True),
+        Column("COMMAND", lambda leak: leak.command),
     ]
     return Listing("LeakList", columns, lambda leak: f"{leak.namespace}/{leak.name}")
 
@@ -300,14 +308,48 @@ def show(options: argparse.Namespace) -> int:
 
 
 def why(options: argparse.Namespace) -> int:
-    """Say why a gang is in its phase and what to do, and return 0."""
-    view, now = run_on_cluster(options, lambda gangs: _read(gangs, options))
-    if options.output in {"json", "yaml"}:
-        _print_view(view, options)
+    """Say why a gang is in its phase and what to do, or the same of each cause of several gangs, and return 0."""
+    views, now = run_on_cluster(options, lambda gangs: _read_all(gangs, options))
+    if len(views) > 1 and options.output in {"json", "yaml"}:
+        print_object({"apiVersion": VERSION, "kind": "GangList", "items": list(map(plain, views))}, options.output)
+    elif options.output in {"json", "yaml"}:
+        _print_view(views[0], options)
     else:
-        links = (f"{name}: {url}" for name, url in view.first_links.items())
-        write_lines(filter(None, [f"{view} {_sentence(view, now)}", view.remedy, *_unread(view), *links]))
+        write_lines(_causes(views) if len(views) > 1 else _why(views[0], now))
     return 0
+
+
+def _why(view: GangView, now: datetime) -> Iterator[str]:
+    yield f"{view} {_sentence(view, now)}"
+    more = {"Progress": str(view.progress or ""), "Restarts in place": view.restarts_told, **view.first_links}
+    yield from filter(None, [view.remedy, *_unread(view)])
+    yield from (f"{name}: {text}" for name, text in more.items() if text)
+
+
+def _causes(views: Sequence[GangView]) -> Iterator[str]:
+    """Yield the causes of gangs with the latest gang of each, the most urgent cause first, and then the most common."""
+    from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
+
+    causes: dict[tuple[str, ...], list[GangView]] = defaultdict(list)
+    for view in sorted(views, key=lambda view: view.submitted_at, reverse=True):
+        causes[view.phase, view.category, view.code].append(view)
+    for alike in sorted(causes.values(), key=lambda alike: (alike[0].urgency, -len(alike))):
+        latest = alike[0]
+        phase = styled(latest.phase, tone_of(latest.phase))
+        yield f"{pluralize(len(alike), 'gang')} {phase} ({latest.category}), the latest {latest}:"
+        yield from (f"   {to_printable_line(text)}" for text in (latest.summary, latest.remedy) if text)
+
+
+async def _read_all(gangs: GangService, options: argparse.Namespace) -> tuple[Sequence[GangView], datetime]:
+    from airflow_provider_gangjobs.tracking.explanation import read_view
+    from airflow_provider_gangjobs.tracking.overview import explain_gangs
+
+    found = await find_named_gangs(gangs, options)
+    if len(found) == 1:
+        views: Sequence[GangView] = [await read_view(gangs.client, found[0])]
+    else:
+        views = (await explain_gangs(gangs.client, selected_namespace(options, gangs), found)).gangs
+    return views, gangs.client.server_clock.now()
 
 
 async def _read(gangs: GangService, options: argparse.Namespace) -> tuple[GangView, datetime]:
@@ -346,6 +388,7 @@ def _facts(view: GangView, now: datetime) -> Iterator[str]:
         "Times": ", ".join(f"{phase} {at:%Y-%m-%d %H:%M:%S}" for phase, at in view.times.items()) + " (UTC)",
         "Kept until": f"{view.kept_until:%Y-%m-%d %H:%M:%S} (UTC)" if view.kept_until else "",
         "Progress": str(view.progress) if view.progress else "",
+        "Restarts in place": view.restarts_told,
         "Unknown": " ".join(_unread(view)),
         **view.first_links,
     }

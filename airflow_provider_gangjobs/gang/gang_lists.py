@@ -206,16 +206,9 @@ class LeakKind(StrEnum):
     KEPT = "kept"
 
 
-_REMEDIES: Final = {
-    LeakKind.INCOMPLETE: "Run `gangjobs tidy`, or run the task again.",
-    LeakKind.HELD_PODS: "Run `gangjobs tidy`, which records the outcomes and releases the pods.",
-    LeakKind.UNDELIVERED: "Look at the state of the task. `gangjobs delete` deletes the gang with its outcomes.",
-    LeakKind.KEPT_FOR_EVER: "`gangjobs delete` deletes the gang. Set ttl_after_finished for the next ones.",
-    LeakKind.KEPT: "",
-}
 _COMMANDS: Final = {
-    LeakKind.INCOMPLETE: "gangjobs tidy -n {namespace}",
-    LeakKind.HELD_PODS: "gangjobs tidy -n {namespace}",
+    LeakKind.INCOMPLETE: "gangjobs tidy -n {namespace} --older-than 15m",
+    LeakKind.HELD_PODS: "gangjobs tidy -n {namespace} --older-than 15m",
     LeakKind.UNDELIVERED: "gangjobs show {namespace}/{name}",
     LeakKind.KEPT_FOR_EVER: "gangjobs delete {namespace}/{name}",
     LeakKind.KEPT: "",
@@ -231,15 +224,11 @@ class Leak(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the Job, which may be gone."""
     what: str
     """A sentence."""
-    remedy: str = ""
+    command: str = ""
+    """What to run; empty if there is nothing to do."""
     since: datetime | None = None
     until: datetime | None = None
     """When Kubernetes deletes the Job. Absent if it does not."""
-
-    @property
-    def command(self) -> str:
-        """What to run; empty if there is nothing to do."""
-        return _COMMANDS[self.kind].format(namespace=self.namespace, name=self.name)
 
     @property
     def is_leak(self) -> bool:
@@ -274,7 +263,9 @@ def find_leak(
     if not job.is_ended:
         return None
     if kept_until(job) is None:
-        return _leak(LeakKind.KEPT_FOR_EVER, job, "It has ended, and nothing deletes its Job.", since)
+        return _leak(
+            LeakKind.KEPT_FOR_EVER, job, "It has ended, and nothing deletes its Job (ttl_after_finished).", since
+        )
     return _leak(LeakKind.KEPT, job, "It has ended, and Kubernetes deletes its Job later.", since)
 
 
@@ -282,7 +273,8 @@ def leak_of_pods(namespace: str, name: str, pods: int, since: datetime) -> Leak:
     """Return the leak of held pods whose Job is gone."""
     what = f"Its Job is gone, and {pluralize(pods, 'pod')} {'is' if pods == 1 else 'are'} held."
     kind = LeakKind.HELD_PODS
-    return Leak(kind=kind, namespace=namespace, name=name, what=what, remedy=_REMEDIES[kind], since=since)
+    command = _COMMANDS[kind].format(namespace=namespace, name=name)
+    return Leak(kind=kind, namespace=namespace, name=name, what=what, command=command, since=since)
 
 
 def _leak(kind: LeakKind, job: StoredGang, what: str, since: datetime | None) -> Leak:
@@ -291,7 +283,7 @@ def _leak(kind: LeakKind, job: StoredGang, what: str, since: datetime | None) ->
         namespace=job.ref.namespace,
         name=job.ref.name,
         what=what,
-        remedy=_REMEDIES[kind],
+        command=_COMMANDS[kind].format(namespace=job.ref.namespace, name=job.ref.name),
         since=since,
         until=kept_until(job),
     )

@@ -202,6 +202,17 @@ class GangView(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.phase in FINAL_PHASES
 
     @property
+    def urgency(self) -> int:
+        """The place in a list for somebody who is on call: those that failed, wait, run, and have succeeded."""
+        return 0 if self.has_failed else 1 if self.is_waiting else 2 if not self.is_over else 3
+
+    @property
+    def restarts_told(self) -> str:
+        """How many restarts in place there were, of how many; empty if there can be none, or if that is unknown."""
+        is_known = self.restarts_max and self.restarts_total is not None
+        return f"{self.restarts_total} of {self.restarts_max}" if is_known else ""
+
+    @property
     def command(self) -> str:
         """The command that lists the pods."""
         return f"kubectl -n {self.namespace} get pods -o wide -l {gang_selector(self.name)}"
@@ -477,8 +488,7 @@ def _explain_live(snapshot: GangSnapshot, reason: Reason) -> Reason:
     if reason.cause == "Running":
         started = "Its only rank has started." if ranks == 1 else f"All {ranks:,} ranks have started."
         return reword(reason, summary=started)
-    capacity = observed.capacity.text if observed.capacity else ""
-    return reword(reason, summary=f"{reason.summary}. {capacity}") if capacity else reason
+    return reword(reason, summary=f"{reason.summary}. {observed.room}") if observed.room else reason
 
 
 def _explain_stop(gang: StoredGang, reason: Reason) -> Reason:

@@ -18,7 +18,7 @@ import re
 import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
@@ -36,6 +36,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.view import with_links
 from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError, ListCache, SnapshotCache, SnapshotResult
+from airflow_provider_gangjobs.plugins.clusters import ListSource
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage, read_serialized_dag
 from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, render, render_rank, security_headers
 from airflow_provider_gangjobs.plugins.locator import (
@@ -48,6 +49,7 @@ from airflow_provider_gangjobs.plugins.locator import (
     mapped_rows,
     parse_refusal,
     parse_xcom,
+    with_waits,
 )
 from airflow_provider_gangjobs.plugins.rest import URL_PREFIX, make_api
 from airflow_provider_gangjobs.plugins.rest_access import READ_DAG
@@ -84,8 +86,18 @@ def read_task_record(key: TaskKey) -> TaskRecord | None:
         )
 
 
-def read_mapped(key: TaskKey) -> tuple[list[MappedRow], int]:
-    """Return the rows of a mapped task, and how many map indexes have no row. The call blocks."""
+class MappedTask(NamedTuple):
+    """The map indexes of a mapped task."""
+
+    rows: Sequence[MappedRow] = ()
+    omitted: int = 0
+    """How many map indexes have no row."""
+    source: ListSource | None = None
+    """Where the gangs are of those that have not ended; `None` if all have."""
+
+
+def read_mapped(key: TaskKey) -> MappedTask:
+    """Return the map indexes of a task. The call blocks."""
     *of_task, _ = _matches(TaskInstance, key)
     *of_xcoms, _ = _matches(XComModel, key)
     with create_session(scoped=False) as session:
@@ -96,7 +108,13 @@ def read_mapped(key: TaskKey) -> tuple[list[MappedRow], int]:
             *of_xcoms, XComModel.key == XCOM_END, XComModel.map_index.in_(chosen)
         )
         ends = {index: parse_xcom(value) for index, value in session.execute(values)} if chosen else {}
-    return mapped_rows(chosen, states, ends), len(states) - len(chosen)
+        live = [index for index in chosen if states[index] not in FINISHED_TASK_STATES]
+        fields = RenderedTaskInstanceFields
+        *of_fields, _ = _matches(fields, key)
+        found = select(fields.rendered_fields).where(*of_fields, fields.map_index.in_(live)).limit(1)
+        rendered = session.scalar(found) if live else None
+    source = ListSource.of_task(rendered) if rendered is not None else None
+    return MappedTask(mapped_rows(chosen, states, ends), len(states) - len(chosen), source)
 
 
 def _matches(model: Any, key: TaskKey) -> tuple[Any, ...]:
@@ -158,14 +176,17 @@ async def gang_page(request: Request, key: TaskInAddress, *, part: Annotated[boo
         HTTPException: 404 if the task instance does not exist.
     """
     record = await run_in_threadpool(read_task_record, key)
-    mapped, omitted = await run_in_threadpool(read_mapped, key) if record is None or key.map_index >= 0 else ([], 0)
-    if record is None and not mapped:
+    is_mapped = record is None or key.map_index >= 0
+    mapped = await run_in_threadpool(read_mapped, key) if is_mapped else MappedTask()
+    if record is None and not mapped.rows:
         raise HTTPException(404, "Task instance not found")
     record = record or TaskRecord(key)
     locator, now = locate(record), datetime.now(UTC)
     result = await request.app.state.snapshots.get(locator) if locator is not None else SnapshotResult()
     view = view_task(locator, result.snapshot, result.error, now) if locator is not None else None
     view = with_links(view, result.links) if view is not None else None
+    gangs = await request.app.state.gangs.lists.get(mapped.source, key.installation) if mapped.source else None
+    waiting = gangs.overview.gangs if gangs is not None and gangs.overview is not None else ()
     page = PageContext(
         key=key,
         view=view,
@@ -174,8 +195,8 @@ async def gang_page(request: Request, key: TaskInAddress, *, part: Annotated[boo
         task_state=record.state or "",
         now=now,
         refusal=parse_refusal(record.refusal),
-        mapped=tuple(mapped),
-        mapped_omitted=omitted,
+        mapped=tuple(with_waits(mapped.rows, key, waiting)),
+        mapped_omitted=mapped.omitted,
         attempts=result.attempts,
     )
     if not is_final(page):

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from dataclasses import replace as replace_row
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,8 @@ from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX,
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.view import GangView
 
 
 FINISHED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
@@ -186,13 +189,26 @@ class MappedRow:
     """State of the task."""
     tone: Tone
     sentence: str = ""
-    """Why its last gang failed, if Airflow has recorded it."""
+    """Why its last gang failed, if Airflow has recorded it, or what its gang waits for."""
     ended: datetime | None = None
 
 
 def choose_indexes(states: Mapping[int, str]) -> list[int]:
     """Return the map indexes that get a row: those that failed first, and then those that are not over."""
     return sorted(states, key=lambda index: (_STATES.get(states[index], _OTHER_STATE)[0], index))[:ROWS_MAX]
+
+
+def with_waits(rows: Iterable[MappedRow], key: TaskKey, gangs: Iterable[GangView]) -> list[MappedRow]:
+    """Return the rows of a mapped task, each with what the gang of its map index waits for."""
+    waits = {
+        gang.map_index: clean(gang.summary, SENTENCE_CHARACTERS_MAX)
+        for gang in gangs
+        if gang.is_waiting and (gang.dag_id, gang.run_id, gang.task_id) == (key.dag_id, key.run_id, key.task_id)
+    }
+    return [
+        replace_row(row, sentence=waits[row.map_index]) if not row.sentence and row.map_index in waits else row
+        for row in rows
+    ]
 
 
 def mapped_rows(indexes: Iterable[int], states: Mapping[int, str], ends: Mapping[int, Any]) -> list[MappedRow]:

@@ -46,7 +46,7 @@ PHASE_CHOICES: Final = (_WAITING_CHOICE, *map(str, Phase))
 PHASE_ORDER: Final = {phase: number for number, phase in enumerate(Phase)}
 SORTS: Final[dict[str, Callable[[GangView], Any]]] = {
     "submitted": lambda gang: gang.submitted_at,
-    "phase": lambda gang: PHASE_ORDER[gang.phase],
+    "phase": lambda gang: gang.urgency,
     "task": lambda gang: (gang.dag_id, gang.task_id, gang.run_id, gang.submission_id),
     "ranks": lambda gang: gang.ranks,
     "queue": lambda gang: gang.queue,
@@ -65,7 +65,7 @@ class Filters:
     hours: int = HOURS_DEFAULT
     """Gangs that were live within the last hours."""
     text: str = ""
-    sort: str = "-submitted"
+    sort: str = "phase"
     page: int = 1
 
     @classmethod
@@ -79,7 +79,7 @@ class Filters:
             queue=None if queue == "*" else queue[:TEXT_CHARACTERS_MAX],
             hours=int(hours) if hours in set(map(str, HOURS)) else HOURS_DEFAULT,
             text=clean(query.get("text", "")),
-            sort=found if (found := query.get("sort", "")).removeprefix("-") in SORTS else "-submitted",
+            sort=found if (found := query.get("sort", "")).removeprefix("-") in SORTS else "phase",
             page=max(1, int(page)) if page.isascii() and page.isdecimal() and len(page) < 7 else 1,
         )
 
@@ -140,7 +140,7 @@ class Segment:
     start: float
     width: float
     style: str
-    """Class of the element: `held-0`, `held-1`, ..., `others`, `free` or `waits`."""
+    """Class of the element: `held-0`, `held-1`, ..., `others`, `free`, `waits` or `never`."""
 
     @property
     def is_held(self) -> bool:
@@ -158,6 +158,8 @@ class Bar:
     free: str
     """Empty if it is unknown."""
     wanted: str
+    never: str
+    """What can never run; empty if nothing is known to."""
     segments: tuple[Segment, ...]
 
 
@@ -175,7 +177,7 @@ def build_bars(
             if is_visible and (not filters.dag or use.dag_id == filters.dag) and filters.queue in {None, queue}:
                 by_queue[queue].append(use)
         for queue, uses in sorted(by_queue.items()):
-            names = {name for use in uses for name in (*use.held, *use.wanted)}
+            names = {name for use in uses for name in (*use.held, *use.wanted, *use.never)}
             for name in sorted(names, key=lambda name: (name not in {"cpu", "memory"}, name)):
                 # The quota of a queue decides about its gangs, and not what is free on nodes.
                 yield _bar(queue, source, name, uses, Decimal(0) if queue else found.free.get(name, Decimal(0)))
@@ -184,11 +186,12 @@ def build_bars(
 def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse], free: Decimal) -> Bar:
     held = sorted(((_amount(use.held, resource), use.dag_id) for use in uses), reverse=True)
     wanted = sorted(((_amount(use.wanted, resource), use.dag_id) for use in uses), reverse=True)
-    total_held, total_wanted = sum(n for n, _ in held), sum(n for n, _ in wanted)
-    whole = (total_held + total_wanted + free) or Decimal(1)
+    never = sorted(((_amount(use.never, resource), use.dag_id) for use in uses), reverse=True)
+    total_held, total_wanted, total_never = (sum(n for n, _ in amounts) for amounts in (held, wanted, never))
+    whole = (total_held + total_wanted + total_never + free) or Decimal(1)
     parts = [(n, dag_id or "gangs without a DAG", f"held-{i}") for i, (n, dag_id) in enumerate(held[:SEGMENTS_MAX])]
     parts.append((Decimal(sum(n for n, _ in held[SEGMENTS_MAX:])), "other DAGs", "others"))
-    parts += [(free, "", "free"), (Decimal(total_wanted), "", "waits")]
+    parts += [(free, "", "free"), (Decimal(total_wanted), "", "waits"), (Decimal(total_never), "", "never")]
     segments, start = [], 0.0
     for amount, label, style in parts:
         if amount:
@@ -202,6 +205,7 @@ def _bar(queue: str, source: str, resource: str, uses: Sequence[DagUse], free: D
         held=_format(resource, Decimal(total_held)),
         free=_format(resource, free) if free else "",
         wanted=_describe_waiting(resource, Decimal(total_wanted), wanted),
+        never=_describe_waiting(resource, Decimal(total_never), never),
         segments=tuple(segments),
     )
 
@@ -303,6 +307,11 @@ class GangsView:
         return any(line.queue for line in self.lines) or self.filters.sort.removeprefix("-") == "queue"
 
     @property
+    def shows_never(self) -> bool:
+        """Some gangs wait for what never comes."""
+        return any(bar.never for bar in self.bars)
+
+    @property
     def shows_free(self) -> bool:
         """What is free is known of some resource."""
         return any(bar.free for bar in self.bars)
@@ -388,8 +397,7 @@ def _groups(gangs: Iterable[GangView], sort: str) -> list[list[GangView]]:
     """Return the rows of the table in their order: one for each gang, and one for all gangs of a mapped task."""
     key = SORTS[sort.removeprefix("-")]
     ordered = sorted(gangs, key=lambda gang: (gang.submitted_at, gang.uid), reverse=True)
-    if sort != "-submitted":
-        ordered.sort(key=key, reverse=sort.startswith("-"))
+    ordered.sort(key=key, reverse=sort.startswith("-"))
     groups: dict[tuple[str, ...], list[GangView]] = {}
     for gang in ordered:
         is_mapped = gang.map_index >= 0

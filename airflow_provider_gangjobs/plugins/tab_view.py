@@ -79,9 +79,7 @@ def details_of(view: GangView) -> dict[str, str]:
         "Airflow installation": view.installation,
         "Progress": str(progress) if progress is not None else "",
         "Estimated time left": _span(left_s) if left_s is not None else "",
-        "Restarts in place": f"{view.restarts_total} of {view.restarts_max}"
-        if view.restarts_max and view.restarts_total is not None
-        else "",
+        "Restarts in place": view.restarts_told,
         "Time used": describe_use(view.time_use, view.requests, view.ranks) if view.time_use is not None else "",
     }
     return {name: value for name, value in details.items() if value}

@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.view import GangView, view_end
 from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
+from airflow_provider_gangjobs.plugins.locator import mapped_rows, with_waits
 from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 from airflow_provider_gangjobs.plugins.page_view import (
     CHOICES_MAX,
@@ -144,20 +145,21 @@ TONIGHT = [
     gang("c", Phase.FAILED, dag_id="eval", submitted=30, text="rank 1 ran out of memory"),
 ]
 FILTERS = {
-    "none": ({}, ["c", "b", "a"]),
+    "none": ({}, ["c", "a", "b"]),
     "a phase": ({"phase": "failed"}, ["c"]),
     "phases that wait": ({"phase": "waiting"}, ["a"]),
-    "an unknown phase": ({"phase": "dancing"}, ["c", "b", "a"]),
-    "a DAG": ({"dag": "etl"}, ["b", "a"]),
+    "an unknown phase": ({"phase": "dancing"}, ["c", "a", "b"]),
+    "a DAG": ({"dag": "etl"}, ["a", "b"]),
+    "the latest first": ({"sort": "-submitted"}, ["c", "b", "a"]),
     "a DAG without gangs": ({"dag": "other"}, []),
     "a queue": ({"queue": "gpus"}, ["a"]),
     "no queue": ({"queue": ""}, ["c", "b"]),
     "a text in another case": ({"text": "OUT of MEMORY"}, ["c"]),
     "the oldest first": ({"sort": "submitted"}, ["a", "b", "c"]),
     "the largest first": ({"sort": "-ranks"}, ["b", "c", "a"]),
-    "an unknown order": ({"sort": "colour"}, ["c", "b", "a"]),
-    "a page that does not exist": ({"page": "99"}, ["c", "b", "a"]),
-    "a page that is no number": ({"page": "٣"}, ["c", "b", "a"]),
+    "an unknown order": ({"sort": "colour"}, ["c", "a", "b"]),
+    "a page that does not exist": ({"page": "99"}, ["c", "a", "b"]),
+    "a page that is no number": ({"page": "٣"}, ["c", "a", "b"]),
 }
 
 
@@ -319,6 +321,17 @@ def test_end_that_the_task_was_told_is_later_than_a_list_in_which_the_gang_runs(
     assert (line.phases[0][0], line.sentence, line.first.source) == ("failed", "rank 1 ran out of memory", SOURCE)
 
 
+def test_waiting_map_index_in_the_tab_says_what_its_gang_waits_for() -> None:
+    rows = mapped_rows([0, 1, 2], {0: "deferred", 1: "deferred", 2: "deferred"}, {})
+    gangs = [
+        gang("a", Phase.QUEUED, map_index=0, text="Position 3 in the ClusterQueue"),
+        gang("b", Phase.RUNNING, map_index=1),
+        gang("c", Phase.QUEUED, map_index=2, run_id="another"),
+    ]
+    found = with_waits(rows, TaskKey("etl", "run", "train", 2), gangs)
+    assert [row.sentence for row in found] == ["Position 3 in the ClusterQueue", "", ""]
+
+
 # -- bars ------------------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +349,17 @@ def test_bar_shows_who_holds_and_who_waits() -> None:
         ("eval", "2", 37.5, 12.5, "held-1"),
         ("", "8", 50, 50, "waits"),
     ]
+
+
+def test_bar_tells_what_can_never_run_from_what_waits() -> None:
+    wanted, never = {"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": "6"}
+    use = DagUse(dag_id="etl", running=0, waiting=2, held={}, wanted=wanted, never=never)
+    view = view_of([], uses=[("", use)])
+    (bar,) = view.bars
+    assert (bar.wanted, bar.never) == ("2 by etl", "6 by etl")
+    assert [(one.style, one.width) for one in bar.segments] == [("waits", 25), ("never", 75)]
+    html = render_gangs(GangsContext(view, NOW, NOW), nonce="n")
+    assert '<span class="key never"><bdi>6 by etl</bdi></span>' in html
 
 
 def test_sums_are_in_cores_and_gib_unless_they_are_small() -> None:

@@ -187,8 +187,23 @@ def test_show_has_the_ranks(tonight: CliGangs, capsys: pytest.CaptureFixture[str
     assert found["task_id"] == "fail"
 
 
+def test_why_of_several_gangs_names_each_cause_with_its_latest_gang(
+    tonight: CliGangs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tonight.call("why", "report") == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"1 gang failed (ApplicationFailed), the latest {tonight.refs['fail']}:"
+    assert rest[-2:] == [
+        f"1 gang succeeded (Succeeded), the latest {tonight.refs['load']}:",
+        "   All 2 ranks succeeded.",
+    ]
+    assert tonight.call("why", "report", "-o", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], {gang["task_id"] for gang in found["items"]}) == ("GangList", {"fail", "load"})
+
+
 def test_ambiguous_name_lists_the_candidates(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tonight.call("why", "report") == 4
+    assert tonight.call("show", "report") == 4
     shown = capsys.readouterr().err
     assert shown.startswith("gangjobs: report names 2 gangs. Add RUN")
     assert f"  {tonight.refs['fail']}  report  fail  run1  failed\n" in shown
@@ -196,7 +211,7 @@ def test_ambiguous_name_lists_the_candidates(tonight: CliGangs, capsys: pytest.C
 
 def test_top_adds_what_the_gangs_of_a_dag_hold_and_want(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
     assert tonight.call("top") == 0
-    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [["etl", "1", "1", "200m", "12"]]
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [["etl", "1", "1", "0.2", "12"]]
 
 
 def test_leaks_are_named_with_exit_code_1(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,6 +223,14 @@ def test_leaks_are_named_with_exit_code_1(tonight: CliGangs, capsys: pytest.Capt
         tonight.refs["fail"].name: "held pods",
         tonight.refs["load"].name: "held pods",
     }
+    tonight.call("leaks", "--older-than", "0s")
+    assert [
+        line.endswith(f"gangjobs tidy -n {tonight.namespace} --older-than 15m")
+        for line in capsys.readouterr().out.splitlines()[1:]
+    ] == [
+        True,
+        True,
+    ]
 
 
 LOGS = {

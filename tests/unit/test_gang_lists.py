@@ -213,7 +213,7 @@ def test_gang_leaves(made: JobBuilder, facts: dict[str, Any], kind: LeakKind | N
     leak = find_leak(made.read(), now=at(3600), grace=timedelta(minutes=15), **facts)
 
     assert (leak.kind if leak else None) == kind
-    assert leak is None or (leak.is_leak and leak.remedy)
+    assert leak is None or (leak.is_leak and leak.command)
 
 
 def test_what_happens_within_the_grace_is_no_leak() -> None:
