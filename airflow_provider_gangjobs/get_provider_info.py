@@ -85,7 +85,7 @@ _LINKS: dict[str, Any] = {
     ),
     "version_added": "0.1.0",
     "type": "string",
-    "example": "Logs: https://logs.example.com/search?namespace={{namespace}}&pod={{pod}}&from={{start}}&to={{end}}",
+    "example": "Logs: https://logs.example.com/search?namespace={namespace}&pod={pod}&from={start}&to={end}",
     "default": None,
 }
 
