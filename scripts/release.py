@@ -135,20 +135,20 @@ def try_sandbox(folder: Path) -> None:
 
 
 def first_commands(readme: str) -> tuple[str, str, str]:
-    """Return what the README begins with: the name of a file, its text, and the commands that run it."""
+    """Return what the README begins with: the path of a file, its text, and the commands that run it."""
     section = readme.split("## Get started")[1].split("\n## ")[0]
-    (name,) = re.findall(r"Save this as `(\w+\.py)`", section)
+    (name,) = re.findall(r"Save this as `([\w/]+\.py)`", section)
     (text,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     (commands,) = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
     return name, text, commands
 
 
 def try_first_commands(folder: Path) -> None:
-    """Run the first commands of the README as they stand, in an empty folder with a new virtual environment."""
+    """Run the first commands of the README as they stand, in a folder with a new virtual environment."""
     say("run the first commands of the README")
     name, text, commands = first_commands((PROJECT / "README.md").read_text())
     place = folder / "first"
-    place.mkdir()
+    (place / name).parent.mkdir(parents=True)
     (place / name).write_text(text)
     run(sys.executable, "-m", "venv", place / "env")
     variables = os.environ | {

@@ -28,12 +28,11 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Run commands in an empty folder, as a user whose virtual environment is new and active."""
+    """Run commands in a folder with nothing but a new virtual environment, which is active."""
     folder, wheels = tmp_path_factory.mktemp("new"), tmp_path_factory.mktemp("wheels")
     built = [built_wheel(project, wheels / project.name) for project in (PROVIDER, SANDBOX)]
     venv.create(folder / "env", with_pip=True)
     link_requirements(built, folder / "env")
-    (folder / "work").mkdir()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON", "PIP"))}
     environment = inherited | {
         "PATH": os.pathsep.join([str(folder / "env" / "bin"), os.environ["PATH"]]),
@@ -48,7 +47,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     def run(commands: str) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", commands],
-            cwd=folder / "work",
+            cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -64,7 +63,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 def test_first_commands_run_in_a_new_environment(shell: Callable[[str], str]) -> None:
     assert len(COMMANDS.splitlines()) <= 4
-    shell(f"cat > {FILE} << 'END'\n{EXAMPLE}END")
+    shell(f"mkdir -p {Path(FILE).parent}; cat > {FILE} << 'END'\n{EXAMPLE}END")
     output = shell(COMMANDS)
 
     assert "Successfully installed airflow-provider-gangjobs" in output
