@@ -71,6 +71,18 @@ def test_tasks_start_and_end_without_a_worker(airflow: Airflow, connected: Airfl
     assert "Its task ends in the triggerer, without a worker" in connected.trigger_log("started_and_ended")
 
 
+def test_command_that_tests_a_task_starts_its_gang(
+    airflow: Airflow, connected: AirflowHome, cluster: SandboxThread
+) -> None:
+    airflow.api.trigger("started_plain").wait()  # the DAG is parsed
+
+    output = connected.run_forked("airflow", "tasks", "test", "started_plain", "gang", "2026-01-02")
+
+    assert "Created gang" in output
+    assert "end task task_id=gang" in output
+    assert "Traceback" not in output
+
+
 def test_templates_are_rendered_in_the_triggerer(airflow: Airflow, connected: AirflowHome) -> None:
     run = airflow.api.trigger("started_rendered")
 
