@@ -58,11 +58,10 @@ from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.gang.state.reason import CAUSES, QUEUE_NEVER, UNPLACED
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT, REASON_JOB_DEADLINE
-from airflow_provider_gangjobs.gang.view import view_end, with_links
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable, to_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from airflow.sdk.types import Logger
 
@@ -296,8 +295,16 @@ class Completion:
         error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
         if isinstance(error, GangEndError):
             error.partial_results = partial_results(self.outcomes, self.result_folder)
-            error.links = with_links(view_end(self.event, self.gangs.key), self.gangs.config.links).first_links
+            error.links = self._links()
         raise error
+
+    def _links(self) -> Mapping[str, str]:
+        """Return the links that the error shows. Nothing else of a task needs a view, so only links import it."""
+        if not self.gangs.config.links:
+            return {}
+        from airflow_provider_gangjobs.gang.view import view_end, with_links
+
+        return with_links(view_end(self.event, self.gangs.key), self.gangs.config.links).first_links
 
     def results(self, wanted: Results, *, limit: int = RESULTS_LIMIT_BYTES) -> Any:
         """Return the value of the task.
