@@ -138,6 +138,7 @@ def trigger_end(
         tell("A worker ends this task, and not the triggerer: %s", "; ".join(reasons))
         return None
     is_mapped = ti.map_index is not None and ti.map_index >= 0
+    began = getattr(ti, "start_date", None)  # a task that starts in the triggerer has none
     return TriggerEnd(
         results=task.results,
         results_limit=task.results_limit,
@@ -151,7 +152,7 @@ def trigger_end(
         is_mapped_over=not is_mapped and next(iter(ti.task.iter_mapped_dependants()), None) is not None,
         operator=operator or type(ti.task).__name__,
         team=getattr(ti, "stats_tags", {}).get("team_name", ""),
-        started=None if ti.start_date is None else ti.start_date.timestamp(),
+        started=None if began is None else began.timestamp(),
     ).to_json()
 
 

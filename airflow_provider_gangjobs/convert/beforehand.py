@@ -60,14 +60,15 @@ def _use_files(task: Task, pod: dict[str, Any], volume: dict[str, Any], files: d
     moved = {each["mountPath"]: "/".join([FILES_PATH, *filter(None, [each.get("subPath")])]) for each in mounts}
     all_files = {**files, **task.parameters.get("files", {})}
     is_text = all(isinstance(text, str) and "\n" in text for text in files.values())
-    is_named = all(re.search(_path(path), text_of([files, programs])) for path in moved)
+    patterns = {_path(path): target for path, target in moved.items()}
+    is_named = all(re.search(pattern, text_of([files, programs])) for pattern in patterns)
     is_new = all(all_files[name] == text for name, text in files.items()) and not any(problems_with_files(all_files))
     if not (files and moved and is_text and is_named and is_new):
         return
 
     def move(text: str) -> str:
-        for path, target in moved.items():
-            text = re.sub(_path(path), target, text)
+        for pattern, target in patterns.items():
+            text = re.sub(pattern, target, text)
         return text
 
     pod["volumes"].remove(volume)

@@ -60,7 +60,8 @@ def _with_peers(task: Task, peer: Part, text: str) -> str:
             return "$(MASTER_ADDR)"
         return f"$({GANG_NAME})-{role}{job}{found['rank']}.$({GANG_NAME})"
 
-    return re.sub(rf"{host}\.{re.escape(task.service)}{domain}", rank, text)
+    pattern = rf"{host}\.{re.escape(task.service)}{domain}"
+    return re.sub(pattern, rank, text)
 
 
 def role_name(name: str) -> str:

@@ -53,6 +53,13 @@ class Scenario:
     """Whether a controller or the provider needs a minute."""
     notes: int | None = 0
     """How many notes the event has; None if the number differs from run to run."""
+    rank_0_with_its_gang: Endings | None = None
+    """The outcomes of rank 0 where the scheduler preempts all pods of a gang together."""
+
+    def is_as_expected(self, outcomes: Mapping[int | None, Endings]) -> bool:
+        """Return whether the pods of both ranks have ended as on some cluster."""
+        of_rank_0 = {self.rank_0, self.rank_0_with_its_gang or self.rank_0}
+        return outcomes.keys() == {0, 1} and outcomes[0] in of_rank_0 and outcomes[1] == self.rank_1
 
 
 # -- actions of a person ---------------------------------------------------------------------------------------------
@@ -281,7 +288,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "a drain evicts": Scenario(drain_evicts, Status.FAILED, "Evicted", DELETED, EVICTED),
     "a more important pod preempts": Scenario(
-        more_important_pod_preempts, Status.FAILED, "Preempted", DELETED, PREEMPTED
+        more_important_pod_preempts, Status.FAILED, "Preempted", DELETED, PREEMPTED, rank_0_with_its_gang=PREEMPTED
     ),
     "the node vanishes": Scenario(node_vanishes, Status.FAILED, "NodeLost", DELETED, LOST, is_slow=True),
     "the node is out of service": Scenario(

@@ -45,6 +45,7 @@ class Deferred:
     def __init__(self, connection: str, script: str = "true", **parameters: Any) -> None:
         known = {"image": "i", "command": ["sh", "-c", script], "workers": 2, "resources": {"cpu": "100m"}}
         known |= {"kubernetes_conn_id": connection, "retries": 3, "on_finish": "keep", "do_xcom_push": False}
+        known |= {"end_from_trigger": False}  # only a triggerer's process can end a task
         with DAG("d", schedule=None) as dag:
             GangJobOperator(task_id="train", start_from_trigger=True, **{**known, **parameters})
         self.stored = json.loads(json.dumps(DagSerialization.to_dict(dag)))
