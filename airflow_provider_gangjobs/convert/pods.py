@@ -45,8 +45,11 @@ _OF_GANG: Final = ("subdomain", "hostname", "setHostnameAsFQDN")
 _SECRET: Final = re.compile(
     r"(?:.*_)?(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)", re.IGNORECASE
 )
-"""Names of variables whose value is a secret."""
-_CREDENTIALS: Final = re.compile(r"://[^/\s:@]{0,256}:[^/\s@$]{1,256}@")
+"""Names of variables whose value is a secret, and of options of programs."""
+_CREDENTIALS: Final = re.compile(r"(://[^/\s:@]{0,256}:)[^/\s@$]{1,256}(@)")
+_OPTION: Final = re.compile(r"(?<![\w-])--?([A-Za-z][\w-]{0,63})")
+_VALUE: Final = re.compile(r"([ =][\"']?)([^\s\"'$/-][^\s\"';|&]*)")
+"""The value of an option in the same text. A number, a path, a variable, and a further option are no secrets."""
 
 
 def require_template(task: Task, template: Any) -> None:
@@ -84,6 +87,7 @@ def pod_parameters(task: Task, part: Part, names: Collection[str]) -> dict[str, 
     containers = [_without_defaults(one) for one in pod.pop("containers")]
     for each in (*containers, *pod.get("initContainers", ())):
         each |= {"env": list(_kept_env(task, each["env"]))} if "env" in each else {}
+        _move_secret_arguments(task, each)
         replace_host_names(task, part, each)
     container = next(one for one in containers if one["name"] == main)
     containers.remove(container)
@@ -127,12 +131,57 @@ def _kept_env(task: Task, env: list[dict[str, Any]]) -> Iterator[dict[str, Any]]
             if name == "WORLD_SIZE" and value != str(task.size):
                 task.note(f"WORLD_SIZE is {task.size}, the number of pods: a launcher counts processes itself", "env")
         elif is_literal and (_SECRET.fullmatch(name) or _CREDENTIALS.search(value)):
-            secret = f"{task.task_id}-env"
-            create = f"kubectl create secret generic {secret} --from-literal={name}=..."
-            task.note(f"The value of {name} is secret and left out: {create}", "env")
-            yield {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+            yield _from_secret(task, name)
         else:
             yield item
+
+
+def _from_secret(task: Task, name: str) -> dict[str, Any]:
+    """Return a variable with a value of a Secret, which a person has to create."""
+    secret = f"{task.task_id}-env"
+    create = f"kubectl create secret generic {secret} --from-literal={name}=..."
+    task.note(f"The value of {name} is secret and left out: {create}", "env")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+
+
+def _move_secret_arguments(task: Task, container: dict[str, Any]) -> None:
+    """Replace secret values in the command and its arguments by variables, which the kubelet expands there."""
+    found: dict[str, None] = {}
+
+    def reference(name: str) -> str:
+        found[name] = None
+        return f"$({name})"
+
+    for field in ("command", "args"):
+        words: list[str] = list(container.get(field) or ())
+        for number, word in enumerate(words):
+            option = _OPTION.fullmatch(words[number - 1]) if number else None
+            if option and _is_secret(name := _variable(option[1]), word):
+                words[number] = reference(name)
+                continue
+            pieces, end = [], 0
+            for option in _OPTION.finditer(word):
+                name = _variable(option[1])
+                if option.start() < end or not _SECRET.fullmatch(name):
+                    continue
+                value = _VALUE.match(word, option.end())
+                if value and _is_secret(name, value[2]):
+                    pieces += [word[end : value.start(2)], reference(name)]
+                    end = value.end()
+            text = "".join([*pieces, word[end:]])
+            words[number] = _CREDENTIALS.sub(lambda part: f"{part[1]}{reference('PASSWORD')}{part[2]}", text)
+        container |= {field: words} if words else {}
+    known = {item.get("name") for item in container.get("env", ())}
+    if added := [_from_secret(task, name) for name in found if name not in known]:
+        container["env"] = [*added, *container.get("env", ())]
+
+
+def _variable(option: str) -> str:
+    return option.upper().replace("-", "_")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return bool(_SECRET.fullmatch(name)) and not re.fullmatch(r"[\d.]*|[$/-].*", value, re.DOTALL)
 
 
 def _env(env: list[dict[str, Any]]) -> Any:

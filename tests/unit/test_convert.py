@@ -246,9 +246,20 @@ def test_value_of_a_secret_never_reaches_the_dag() -> None:
         {"name": "DATABASE", "value": "postgres://etl:hunter2@db/etl"},
         {"name": "TOKENIZERS_PARALLELISM", "value": "false"},
     ]
-    conversion = convert({"a.yaml": yaml.safe_dump_all([secret, job(container={"env": env})])})
+    command = ["fetch", "--api-key=hunter2", "--password", "hunter2", "--max-token", "512", "--token=$(HF_TOKEN)"]
+    args = ["--db=postgres://etl:hunter2@db/etl", "login -token 'hunter2' --secret hunter2 --token-file=/run/token"]
+    program = {"env": env, "command": command, "args": args}
+    conversion = convert({"a.yaml": yaml.safe_dump_all([secret, job(container=program)])})
 
     assert "hunter2" not in conversion.source + "".join(conversion.summary)
+    task = tasks_of(conversion.source)["train"]
+    assert task.command == [
+        "fetch", "--api-key=$(API_KEY)", "--password", "$(PASSWORD)", "--max-token", "512", "--token=$(HF_TOKEN)"
+    ]  # fmt: skip
+    assert task.args == [
+        "--db=postgres://etl:$(PASSWORD)@db/etl",
+        "login -token '$(TOKEN)' --secret $(SECRET) --token-file=/run/token",
+    ]
     assert 'secretKeyRef": {"name": "train-env", "key": "HF_TOKEN"}' in conversion.source
     assert '"TOKENIZERS_PARALLELISM": "false"' in conversion.source
 
