@@ -312,7 +312,7 @@ def compared(template: dict[str, Any], renamed: str | None = None) -> dict[str, 
 
 @given(jobs())
 def test_dag_renders_the_pods_of_the_file(job: dict[str, Any]) -> None:
-    conversion = convert({"job.yaml": yaml.safe_dump(job, allow_unicode=True)})
+    conversion = convert({"job.yaml": yaml.safe_dump(job)})
     (task,) = tasks_of(conversion.source).values()
     renamed = [line.split()[2] for line in conversion.summary if line.endswith(" is named main here")]
 
@@ -325,7 +325,7 @@ def test_dag_renders_the_pods_of_the_file(job: dict[str, Any]) -> None:
 @pytest.mark.skipif(RUFF is None, reason="ruff is not installed")
 @given(jobs())
 def test_any_dag_is_formatted_as_ruff_does(job: dict[str, Any]) -> None:
-    source = convert({"job.yaml": yaml.safe_dump(job, allow_unicode=True)}).source
+    source = convert({"job.yaml": yaml.safe_dump(job)}).source
     command = [str(RUFF), "format", "--isolated", "--stdin-filename", "dag.py", "-"]
     done = subprocess.run(command, input=source.encode(), capture_output=True, check=True)
     assert done.stdout.decode() == source
