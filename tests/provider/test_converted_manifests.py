@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.provider.task_runner import TaskMaker
 
 BROUGHT = sorted((Path(__file__).parents[1] / "brought").iterdir())
-UNCHANGED = frozenset({"jobset-slices", "nccl-with-config-map", "ring-of-peers", "torch-by-host-name", "volume-at-tmp"})
+UNCHANGED = frozenset({"jobset-slices", "nccl-with-config-map", "volume-at-tmp"})
 TASKS = [
     pytest.param(path.stem, task, id=f"{path.stem}-{task.task_id}")
     for path in BROUGHT

@@ -238,9 +238,10 @@ def test_forged_xcom_does_not_show_another_gang(shared_runs: SharedRuns) -> None
     entry = f"/api/v2/dags/fails/dagRuns/{run_id}/taskInstances/gang/xcomEntries/gang"
 
     shared_runs.api.call("PATCH", entry, {"value": foreign, "map_index": -1})
-    page = wait_for_phase(shared_runs, "fails", "deleted")
+    page = wait_for_text(shared_runs, "fails", "Job does not exist in the cluster.")
     shared_runs.api.call("PATCH", entry, {"value": own, "map_index": -1})
 
+    assert page.phase == ""
     assert "state busy" not in page.html
     wait_for_phase(shared_runs, "fails", "failed")
 
