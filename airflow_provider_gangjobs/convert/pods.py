@@ -153,35 +153,43 @@ def _move_secret_arguments(task: Task, container: dict[str, Any]) -> None:
         return f"$({name})"
 
     for field in ("command", "args"):
-        words: list[str] = list(container.get(field) or ())
-        for number, word in enumerate(words):
-            option = _OPTION.fullmatch(words[number - 1]) if number else None
-            if option and _is_secret(name := _variable(option[1]), word):
-                words[number] = reference(name)
-                continue
-            pieces, end = [], 0
-            for option in _OPTION.finditer(word):
-                name = _variable(option[1])
-                if option.start() < end or not _SECRET.fullmatch(name):
-                    continue
-                value = _VALUE.match(word, option.end())
-                if value and _is_secret(name, value[2]):
-                    pieces += [word[end : value.start(2)], reference(name)]
-                    end = value.end()
-            text = "".join([*pieces, word[end:]])
-            words[number] = _CREDENTIALS.sub(lambda part: f"{part[1]}{reference('PASSWORD')}{part[2]}", text)
-        container |= {field: words} if words else {}
+        if words := container.get(field):
+            pairs = zip(["", *words], words, strict=False)
+            container[field] = [_without_secrets(before, word, reference) for before, word in pairs]
     known = {item.get("name") for item in container.get("env", ())}
     if added := [_from_secret(task, name) for name in found if name not in known]:
         container["env"] = [*added, *container.get("env", ())]
 
 
-def _variable(option: str) -> str:
-    return option.upper().replace("-", "_")
+def _without_secrets(before: str, word: str, reference: Callable[[str], str]) -> str:
+    """Return a word of a command in which each secret is the reference to a variable.
+
+    :param before: The word before, which may be an option whose value is the word.
+    """
+    option = _OPTION.fullmatch(before)
+    if option and (name := _secret_of(option)) and _is_literal(word):
+        return reference(name)
+    pieces, end = [], 0
+    for option in _OPTION.finditer(word):
+        if option.start() < end or not (name := _secret_of(option)):
+            continue
+        value = _VALUE.match(word, option.end())
+        if value and _is_literal(value[2]):
+            pieces += [word[end : value.start(2)], reference(name)]
+            end = value.end()
+    text = "".join([*pieces, word[end:]])
+    return _CREDENTIALS.sub(lambda part: f"{part[1]}{reference('PASSWORD')}{part[2]}", text)
 
 
-def _is_secret(name: str, value: str) -> bool:
-    return bool(_SECRET.fullmatch(name)) and not re.fullmatch(r"[\d.]*|[$/-].*", value, re.DOTALL)
+def _secret_of(option: re.Match[str]) -> str:
+    """Return the name of the variable for the value of an option; empty if the value is no secret."""
+    name = option[1].upper().replace("-", "_")
+    return name if _SECRET.fullmatch(name) else ""
+
+
+def _is_literal(value: str) -> bool:
+    """Return whether a value is neither a number, nor a variable, nor a path, nor a further option."""
+    return not re.fullmatch(r"[\d.]*|[$/-].*", value, re.DOTALL)
 
 
 def _env(env: list[dict[str, Any]]) -> Any:
