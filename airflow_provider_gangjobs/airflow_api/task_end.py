@@ -125,10 +125,7 @@ async def push_xcom(
     await XCom.aset(
         key,
         value,
-        dag_id=ti.dag_id,
-        task_id=ti.task_id,
-        run_id=ti.run_id,
-        map_index=-1 if ti.map_index is None else ti.map_index,
+        **_task_of(ti),
         dag_result=is_dag_result,
         _mapped_length=mapped_length,
     )
@@ -138,9 +135,13 @@ async def has_xcom(ti: Any, key: str) -> bool:
     """Return whether the task has an XCom with a value."""
     from airflow.sdk.execution_time.xcom import XCom
 
+    return await XCom.aget_one(key=key, **_task_of(ti)) is not None
+
+
+def _task_of(ti: Any) -> dict[str, Any]:
+    """Return the names by which Airflow stores the XComs of a task instance."""
     map_index = -1 if ti.map_index is None else ti.map_index
-    names = {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id}
-    return await XCom.aget_one(key=key, map_index=map_index, **names) is not None
+    return {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id, "map_index": map_index}
 
 
 def is_mappable(value: Any) -> bool:

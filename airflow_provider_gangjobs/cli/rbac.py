@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import argparse
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final
 
 __all__ = ["configure", "run"]
 
@@ -46,10 +43,10 @@ def run(options: argparse.Namespace) -> int:
     names = ["rbac", *(f"rbac-{name}" for name in OPTIONAL if getattr(options, name))]
     roles = [(files("airflow_provider_gangjobs") / "rbac" / f"{name}.yaml").read_text() for name in names]
     bindings = [
-        yaml.safe_dump(binding, sort_keys=False)
+        yaml.safe_dump(_binding(role, options.service_account), sort_keys=False)
         for text in roles
         for role in yaml.safe_load_all(text)
-        for binding in _bindings(role, options.service_account)
+        if options.service_account
     ]
     print(SEPARATOR.join(roles + bindings), end="")
     return 0
@@ -62,12 +59,10 @@ def _parse_account(text: str) -> tuple[str, str]:
     return namespace, name
 
 
-def _bindings(role: dict[str, Any], accounts: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """Yield the binding of a Role, which is in the namespace of the Role, or that of a ClusterRole; none for nobody."""
-    if not accounts:
-        return
+def _binding(role: dict[str, Any], accounts: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return the binding of a Role, which is in the namespace of the Role, or that of a ClusterRole."""
     api_version, kind, name = role["apiVersion"], role["kind"], role["metadata"]["name"]
-    yield {
+    return {
         "apiVersion": api_version,
         "kind": f"{kind}Binding",
         "metadata": {"name": name, "labels": role["metadata"]["labels"]},

@@ -288,13 +288,13 @@ async def _read_workloads(
     evidence.workloads = {owner.uid: one for one in found for owner in one.metadata.owner_references}
     queues: set[tuple[str, str | None]] = set()
     for job in queued:
-        workload = evidence.workloads.get(queued_uid(job))
+        uid = queued_uid(job)
+        workload = evidence.workloads.get(uid)
         if workload is None or explain_suspension(job, Evidence(queue_workload=workload)).cause not in IN_QUEUE:
             continue
         queues.add((job.ref.namespace, job.queue))
         if job.queue is not None and len(queues) <= QUEUES_MAX:
-            position = await recent_position(client, job.ref.namespace, job.queue, queued_uid(job))
-            evidence.positions[queued_uid(job)] = position
+            evidence.positions[uid] = await recent_position(client, job.ref.namespace, job.queue, uid)
 
 
 # -- pure ------------------------------------------------------------------------------------------------------------
