@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.controlplane.build import assets_root
-from tests.launchers.debian13 import KEYRING, PART_S, PROGRAMS, _unpack, mirror
+from tests.launchers import debian13
+from tests.launchers.debian13 import KEYRING, PART_S, PROGRAMS, download, unpack
 
 VERSION: Final = "3.14"
 SUITE: Final = "forky"
@@ -46,41 +47,15 @@ def install() -> None:
     FOLDER.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(FOLDER, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=FOLDER.parent, prefix=f"{FOLDER.name}-") as name:
-        for package in _download(Path(name)):
-            _unpack(package, FOLDER)
+        for package in download((f"python{VERSION}",), Path(name), SUITE):
+            unpack(package, FOLDER)
     _use_own_libraries(INTERPRETER, FOLDER / "usr" / "lib")
     subprocess.run([INTERPRETER, "-c", IMPORTED], check=True)
     stamp.write_text(_fingerprint())
 
 
 def _fingerprint() -> str:
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-
-
-def _download(folder: Path) -> list[Path]:
-    """Download the packages by an apt of its own, which knows one suite and no installed package.
-
-    The first one has the links such as `/lib`, through which the others are unpacked.
-    """
-    for name in ("lists/partial", "cache/archives/partial", "parts"):
-        (folder / name).mkdir(parents=True)
-    (folder / "status").touch()
-    (folder / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {SUITE} main\n")
-    options = {
-        "Dir::State": folder,
-        "Dir::State::lists": folder / "lists",
-        "Dir::State::status": folder / "status",
-        "Dir::Cache": folder / "cache",
-        "Dir::Etc::SourceList": folder / "sources.list",
-        "Dir::Etc::SourceParts": folder / "parts",
-        "APT::Sandbox::User": "root",
-        "APT::Install-Recommends": "false",
-        "Acquire::Languages": "none",
-    }
-    apt = ["apt-get", "-q", "-y", *(f"-o{name}={value}" for name, value in options.items())]
-    for words in (["update"], ["install", "--download-only", "base-files", f"python{VERSION}"]):
-        subprocess.run([*apt, *words], stdout=subprocess.DEVNULL, check=True, timeout=PART_S)
-    return sorted((folder / "cache" / "archives").glob("*.deb"), key=lambda path: path.name.startswith("base-") < 1)
+    return hashlib.sha256(Path(__file__).read_bytes() + Path(debian13.__file__).read_bytes()).hexdigest()
 
 
 def _use_own_libraries(program: Path, libraries: Path) -> None:

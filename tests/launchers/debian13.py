@@ -84,8 +84,8 @@ class UnpackedPackages:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{self.name}-") as name:
             part = Path(name) / "part"
-            for package in _download(self.packages, Path(name) / "apt"):
-                _unpack(package, part)
+            for package in download(self.packages, Path(name) / "apt"):
+                unpack(package, part)
             self.configure(part, folder)
             shutil.rmtree(folder, ignore_errors=True)
             part.rename(folder)
@@ -105,12 +105,15 @@ def mirror() -> str:
     return found[0]
 
 
-def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
-    """Download packages and all that they depend on. The package with the base folders comes first."""
+def download(packages: tuple[str, ...], folder: Path, suite: str = SUITE) -> list[Path]:
+    """Download packages and all that they depend on. The package with the base folders comes first.
+
+    The apt is one of its own, which knows one suite and no installed package.
+    """
     for name in ("lists/partial", "cache/archives/partial", "parts"):
         (folder / name).mkdir(parents=True)
     (folder / "status").touch()
-    (folder / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {SUITE} main\n")
+    (folder / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {suite} main\n")
     options = {
         "Dir::State": folder,
         "Dir::State::lists": folder / "lists",
@@ -130,11 +133,11 @@ def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
     return sorted((folder / "cache" / "archives").glob("*.deb"), key=lambda path: path.name.startswith("base-") < 1)
 
 
-def _unpack(package: Path, root: Path) -> None:
+def unpack(package: Path, root: Path) -> None:
     """Unpack a package. Folders such as `/lib` are links into `/usr`, which `base-files` contains, and stay links."""
     root.mkdir(exist_ok=True)
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as files:
-        unpack = ["tar", "-x", "--keep-directory-symlink", "-C", str(root)]
-        subprocess.run(unpack, stdin=files.stdout, check=True, timeout=PART_S)
+        extract = ["tar", "-x", "--keep-directory-symlink", "-C", str(root)]
+        subprocess.run(extract, stdin=files.stdout, check=True, timeout=PART_S)
     if files.returncode:
         raise subprocess.CalledProcessError(files.returncode, files.args)
