@@ -57,7 +57,7 @@ async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -
     """
     from airflow_provider_gangjobs.plugins.caches import ListCache
     from airflow_provider_gangjobs.plugins.clusters import ListSource, SharedClients
-    from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
+    from airflow_provider_gangjobs.plugins.html import render_gangs
     from airflow_provider_gangjobs.plugins.page_view import REFRESH_S, Filters, build_gangs_view
 
     config = ClusterConfig.from_extras("bench", {"kube_config_path": kubeconfig})
@@ -76,7 +76,7 @@ async def serve(kubeconfig: str, namespace: str, viewers: int, seconds: float) -
         visible = dag_ids if viewer % 2 else frozenset(sorted(dag_ids)[:25])
         lists = [(str(source), found.gangs)] if found.gangs else []
         view = build_gangs_view(filters, lists, (), dag_ids=visible, without_dag=set(), now=now)
-        return view.refresh_s, view.total, render_gangs(GangsContext(view, now, now), nonce="n", part=True)
+        return view.refresh_s, view.total, render_gangs(view, now, now, nonce="n", part=True)
 
     async def watch(viewer: int, until: float) -> None:
         nonlocal pages, rows

@@ -302,9 +302,9 @@ class Completion:
         """Return the links that the error shows. Nothing else of a task needs a view, so only links import it."""
         if not self.gangs.config.links:
             return {}
-        from airflow_provider_gangjobs.gang.view import view_end, with_links
+        from airflow_provider_gangjobs.gang.view import view_end
 
-        return with_links(view_end(self.event, self.gangs.key), self.gangs.config.links).first_links
+        return view_end(self.event, self.gangs.key, self.gangs.config.links).first_links
 
     def results(self, wanted: Results, *, limit: int = RESULTS_LIMIT_BYTES) -> Any:
         """Return the value of the task.

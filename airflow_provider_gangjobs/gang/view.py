@@ -264,6 +264,8 @@ class GangSnapshot:
     """`pods` and `outcomes` are complete."""
     unread: tuple[str, ...] = ()
     """Plural names of resources that could not be read."""
+    links: Sequence[LinkTemplate] = ()
+    """Links of the connection to other systems."""
 
     @property
     def ref(self) -> GangRef:
@@ -310,7 +312,7 @@ def view_gang(
     rows = _rows(snapshot, now) if now is not None else ()
     phase, times = snapshot.phase, _times(snapshot, event)
     limit = None if phase in FINAL_PHASES else _next_limit(observed, deadlines or Deadlines(), ends_by)
-    return GangView(
+    view = GangView(
         namespace=gang.ref.namespace,
         name=gang.ref.name,
         uid=gang.ref.uid,
@@ -348,10 +350,10 @@ def view_gang(
         **({} if key is None else key.to_mapping()),  # type: ignore[arg-type]
         **_history(read_mark(Progressed, gang.view.metadata.annotations.progress).report, gang.record.restarts, event),
     )
+    return _with_links(view, snapshot.links)
 
 
-def with_links(view: GangView, links: Sequence[LinkTemplate]) -> GangView:
-    """Return the view with links to other systems."""
+def _with_links(view: GangView, links: Sequence[LinkTemplate]) -> GangView:
     if not links:
         return view
     start = view.started_at or min(view.times.values(), default=None)
@@ -374,9 +376,17 @@ def view_job(gang: StoredGang) -> GangView:
     return view_gang(GangSnapshot(gang))
 
 
-def view_end(event: GangEvent, key: TaskKey, *, at: datetime | None = None, notes: Sequence[str] = ()) -> GangView:
+def view_end(
+    event: GangEvent,
+    key: TaskKey,
+    links: Sequence[LinkTemplate] = (),
+    *,
+    at: datetime | None = None,
+    notes: Sequence[str] = (),
+) -> GangView:
     """Return what a person is told about a gang of which only the event of its end is known.
 
+    :param links: Links of the connection to other systems.
     :param at: When the event was recorded, which is the end if the event does not say when it was.
     :param notes: Further notes, which come first.
     """
@@ -389,7 +399,7 @@ def view_end(event: GangEvent, key: TaskKey, *, at: datetime | None = None, note
     ranks = event.counts.get("ranks", len(rows))
     reason = _explain_event(event, ranks)
     states = {name: event.counts[name] for name in ("failed", "succeeded") if event.counts.get(name)}
-    return GangView(
+    view = GangView(
         namespace=event.namespace,
         name=event.name,
         uid=event.uid,
@@ -418,6 +428,7 @@ def view_end(event: GangEvent, key: TaskKey, *, at: datetime | None = None, note
         **key.to_mapping(),  # type: ignore[arg-type]
         **_history(SupervisorReport(), event.restarts_max, event),
     )
+    return _with_links(view, links)
 
 
 def counts_of_job(gang: StoredGang) -> Counts:

@@ -34,11 +34,16 @@ from airflow_provider_gangjobs.airflow_api.configuration import installation_id
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG, XCOM_REFUSED
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.gang.view import with_links
-from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError, ListCache, SnapshotCache, SnapshotResult
+from airflow_provider_gangjobs.plugins.caches import (
+    JOB_NOT_FOUND,
+    ClusterUnreadError,
+    ListCache,
+    SnapshotCache,
+    SnapshotResult,
+)
 from airflow_provider_gangjobs.plugins.clusters import ListSource
 from airflow_provider_gangjobs.plugins.gangs_page import GANGS_ROUTE, GangsPage, read_serialized_dag
-from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, render, render_rank, security_headers
+from airflow_provider_gangjobs.plugins.html import PageContext, render, render_rank, security_headers
 from airflow_provider_gangjobs.plugins.locator import (
     FINISHED_TASK_STATES,
     MappedRow,
@@ -53,7 +58,6 @@ from airflow_provider_gangjobs.plugins.locator import (
 )
 from airflow_provider_gangjobs.plugins.rest import URL_PREFIX, make_api
 from airflow_provider_gangjobs.plugins.rest_access import READ_DAG
-from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, view_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,8 +187,7 @@ async def gang_page(request: Request, key: TaskInAddress, *, part: Annotated[boo
     record = record or TaskRecord(key)
     locator, now = locate(record), datetime.now(UTC)
     result = await request.app.state.snapshots.get(locator) if locator is not None else SnapshotResult()
-    view = view_task(locator, result.snapshot, result.error, now) if locator is not None else None
-    view = with_links(view, result.links) if view is not None else None
+    view = result.view(locator, now) if locator is not None else None
     gangs = await request.app.state.gangs.lists.get(mapped.source, key.installation) if mapped.source else None
     waiting = gangs.overview.gangs if gangs is not None and gangs.overview is not None else ()
     page = PageContext(
@@ -230,7 +233,7 @@ async def rank_page(request: Request, key: TaskInAddress, rank: Annotated[int, P
         except ClusterUnreadError as error:
             problem = str(error)
     nonce = secrets.token_urlsafe(16)
-    html = await run_in_threadpool(render_rank, RankContext(str(locator.ref), key, rank, logs, problem), nonce=nonce)
+    html = await run_in_threadpool(render_rank, key, str(locator.ref), rank, logs, problem, nonce=nonce)
     return HTMLResponse(html, headers=security_headers(nonce))
 
 

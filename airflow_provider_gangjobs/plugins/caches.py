@@ -33,9 +33,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
 )
 from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
-from airflow_provider_gangjobs.gang.view import GangView, view_gang, view_job
+from airflow_provider_gangjobs.gang.view import GangView, view_end, view_gang, view_job
 from airflow_provider_gangjobs.plugins.clusters import ALL_NAMESPACES, ListSource, SharedClients
-from airflow_provider_gangjobs.plugins.tab_view import ATTEMPTS_MAX
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
 from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 from airflow_provider_gangjobs.tracking.overview import Overview, read_overview
@@ -60,6 +59,7 @@ log = logging.getLogger(__name__)
 SNAPSHOT_TIMEOUT_S: Final = 10.0
 CONCURRENT_SNAPSHOTS_MAX: Final = 4
 SNAPSHOT_TTL_S: Final = 2.0
+ATTEMPTS_MAX: Final = 20
 ATTEMPTS_READ_MAX: Final = 5
 """Of how many other attempts the outcomes are read, the latest first."""
 ENDS_WITHIN_S: Final = 3.0
@@ -69,6 +69,9 @@ ENDS_KEPT_MAX: Final = 1000
 UNKNOWN_CONNECTION: Final = (
     "Airflow no longer has the rendered fields of this task, so the cluster of its gang is unknown."
 )
+JOB_NOT_FOUND: Final = "The gang's Job does not exist in the cluster."
+FROM_END_EVENT: Final = "The page shows what Airflow recorded when the gang ended."
+JOB_DELETED: Final = "The Job was deleted after the end of the gang. The page shows what Airflow recorded of it."
 TIMED_OUT: Final = f"The cluster did not answer Airflow's API server within {SNAPSHOT_TIMEOUT_S:.0f} seconds."
 OTHER_ERROR: Final = "Airflow's API server cannot read the cluster. The log of the API server has the error."
 # The first entry that matches applies. No text quotes the error, which may contain addresses and paths.
@@ -96,6 +99,16 @@ class SnapshotResult:
     """The other attempts, the latest first."""
     links: tuple[LinkTemplate, ...] = ()
     """Links of the connection to other systems."""
+
+    def view(self, locator: GangLocator, now: datetime) -> GangView | None:
+        """Return the view of the gang of a task; `None` if neither the cluster nor Airflow has it."""
+        if self.snapshot is not None:
+            ends_by = datetime.fromtimestamp(locator.deadline, UTC) if locator.deadline is not None else None
+            return view_gang(self.snapshot, locator.end, deadlines=locator.deadlines, ends_by=ends_by, now=now)
+        if locator.end is None:
+            return None
+        note = f"{self.error} {FROM_END_EVENT}" if self.error else JOB_DELETED
+        return view_end(locator.end, locator.key, self.links, notes=(note,))
 
 
 @dataclass

@@ -34,10 +34,10 @@ from airflow_provider_gangjobs.airflow_api.configuration import SECTION, configu
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, XCOM_GANG
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_STATUS
-from airflow_provider_gangjobs.gang.view import view_end, with_links
+from airflow_provider_gangjobs.gang.view import view_end
 from airflow_provider_gangjobs.plugins.caches import lists_read
 from airflow_provider_gangjobs.plugins.clusters import ListSource, named_sources
-from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs, security_headers
+from airflow_provider_gangjobs.plugins.html import render_gangs, security_headers
 from airflow_provider_gangjobs.plugins.locator import fields_of_start, parse_end, parse_xcom
 from airflow_provider_gangjobs.plugins.page_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.rest_access import READ_ENTITIES, may_use_connection
@@ -97,8 +97,8 @@ class GangsPage:
         now = datetime.now(UTC)
         view = await run_in_threadpool(build_for_user, user, filters, sources, found, self.ends, installation, now)
         as_of = min((one.read_at for one in found if one.read_at is not None), default=now)
-        page, nonce = GangsContext(view, now, as_of), secrets.token_urlsafe(16)
-        html = await run_in_threadpool(render_gangs, page, nonce=nonce, part="part" in request.query_params)
+        nonce, part = secrets.token_urlsafe(16), "part" in request.query_params
+        html = await run_in_threadpool(render_gangs, view, now, as_of, nonce=nonce, part=part)
         return HTMLResponse(html, headers=security_headers(nonce, has_form=True))
 
     async def _read_sources(self) -> Sources:
@@ -253,8 +253,8 @@ class EndCache:
             event = parse_end(parse_xcom(value))
             key = TaskKey(dag_id, run_id, one.task_id, one.map_index, installation)
             has_ended = event is not None and event.status in PHASE_OF_STATUS
-            ended = view_end(event, key, at=one.at) if event is not None and has_ended else None
-            self._known[one] = with_links(ended, self._links) if ended is not None else None
+            ended = view_end(event, key, self._links, at=one.at) if event is not None and has_ended else None
+            self._known[one] = ended
 
 
 class _EndId(NamedTuple):

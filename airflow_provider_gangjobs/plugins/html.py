@@ -1,31 +1,35 @@
-"""Render the view of a gang as HTML. The template engine escapes every value; no text of a rank becomes markup."""
+"""Render the tab, the log of a rank, and the page "Gangs" as HTML. Nothing is judged here.
+
+The template engine escapes every value; no text of a rank becomes markup.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.attempt.messages import describe_placement
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.outcome.restarts import to_time
+from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.plugins.page_text import (
     clean,
     clean_lines,
     format_duration,
     format_ordinal,
+    format_requests,
     task_url,
 )
 from airflow_provider_gangjobs.plugins.page_view import Filters
-from airflow_provider_gangjobs.plugins.tab_view import ROWS_MAX, bar_of, columns_of, details_of, notes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from jinja2 import Template
 
@@ -38,6 +42,9 @@ if TYPE_CHECKING:
 PACKAGE: Final = "airflow_provider_gangjobs.plugins"
 _BASE: Final = "../" * 7
 """Airflow's base URL, relative to the tab."""
+ROWS_MAX: Final = 200
+SPAN_WIDTH_MIN: Final = 2.0
+"""In percent of the bar, so that a short phase is visible."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,7 @@ def _url_of(key: TaskKey) -> str:
 
 def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
     """Return the whole page, or with `part` the part of the page that a refresh replaces."""
-    template, view = _template("part.html" if part else "page.html"), page.view
-    parts: dict[str, Any] = {}
+    view, parts = page.view, dict[str, Any]()
     if view is not None:
         rows = view.pods[:ROWS_MAX]
         parts = {
@@ -105,60 +111,104 @@ def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
             "rows_omitted": len(view.pods) + view.pods_omitted - len(rows),
             "columns": columns_of(view),
         }
-    return _encodable(template.render(page=page, view=view, nonce=nonce, part="part.html", **parts))
+    template = "part.html" if part else "page.html"
+    return _render(template, page=page, gang_name=page.gang_name, view=view, nonce=nonce, part="part.html", **parts)
 
 
-@dataclass(frozen=True)
-class RankContext:
-    """The values that the template of the page with the log of a rank uses."""
+def render_rank(key: TaskKey, gang_name: str, rank: int, logs: Sequence[RankLog], problem: str, *, nonce: str) -> str:
+    """Return the page with the last lines of the log of a rank of the gang of a task.
 
-    gang_name: str
-    key: TaskKey
-    rank: int
-    logs: Sequence[RankLog] = ()
-    problem: str = ""
-    """Why there is no log; empty if there is one."""
-
-    @property
-    def label(self) -> str:
-        """How the page names the rank."""
-        return self.logs[0].label if self.logs else name_rank(self.rank, pod="")
-
-    @property
-    def gang_url(self) -> str:
-        """The address of the tab, relative to the page."""
-        return f"../../{self.key.map_index}"
-
-    @property
-    def task_url(self) -> str:
-        """The address of the task instance in Airflow, relative to the page."""
-        return f"../../{_url_of(self.key)}"
+    :param problem: Why there is no log; empty if there is one.
+    """
+    return _render(
+        "page.html",
+        nonce=nonce,
+        part="rank.html",
+        gang_name=gang_name,
+        label=logs[0].label if logs else name_rank(rank, pod=""),
+        rank=rank,
+        logs=logs,
+        problem=problem,
+        gang_url=f"../../{key.map_index}",
+        task_url=f"../../{_url_of(key)}",
+    )
 
 
-def render_rank(page: RankContext, *, nonce: str) -> str:
-    """Return the page with the last lines of the log of a rank."""
-    return _encodable(_template("page.html").render(page=page, nonce=nonce, part="rank.html"))
+def render_gangs(view: GangsView, now: datetime, as_of: datetime, *, nonce: str, part: bool = False) -> str:
+    """Return the whole page "Gangs", or with `part` the part of it that a refresh replaces.
+
+    :param as_of: When the oldest of the lists was read.
+    """
+    template = "gangs_part.html" if part else "gangs.html"
+    return _render(template, nonce=nonce, view=view, filters=view.filters, now=now, as_of=as_of)
 
 
-@dataclass(frozen=True)
-class GangsContext:
-    """The values that the templates of the page "Gangs" use."""
-
-    view: GangsView
-    now: datetime
-    as_of: datetime
-    """When the oldest of the lists was read."""
+# -- what the tab shows of a view ------------------------------------------------------------------------------------
 
 
-def render_gangs(page: GangsContext, *, nonce: str, part: bool = False) -> str:
-    """Return the whole page "Gangs", or with `part` the part of it that a refresh replaces."""
-    template = _template("gangs_part.html" if part else "gangs.html")
-    return _encodable(template.render(page=page, view=page.view, filters=page.view.filters, nonce=nonce))
+class BarPart(NamedTuple):
+    """A phase as a part of the bar."""
+
+    phase: str
+    began: datetime
+    seconds: float
+    start: float
+    """In percent of the width of the bar, and so is `width`."""
+    width: float
 
 
-def _encodable(html: str) -> str:
-    """Replace what UTF-8 does not have: a text that was JSON may have half of a character."""
-    return html.encode(errors="replace").decode()
+def bar_of(view: GangView, now: datetime) -> list[BarPart]:
+    """Return the phases of a gang as parts of a bar."""
+    spans = [(phase, at, lasted / timedelta(seconds=1)) for phase, at, lasted in view.spans(now)]
+    whole = sum(seconds for _, _, seconds in spans)
+    widths = [max(SPAN_WIDTH_MIN, 100 * seconds / whole) for _, _, seconds in spans]
+    found, start = [], 0.0
+    for (phase, at, seconds), width in zip(spans, widths, strict=True):
+        part = 100 * width / sum(widths)
+        found.append(BarPart(phase, at, seconds, round(start, 2), round(part, 2)))
+        start += part
+    return found
+
+
+def details_of(view: GangView) -> dict[str, str]:
+    """Return names and values, without those that are empty."""
+    progress = view.progress
+    left_s = progress.eta_s if progress is not None and not view.is_over else None
+    details = {
+        "Roles": ", ".join(f"{size} {role}" for role, size in view.roles.items()),
+        "Ranks": f"{view.ranks:,}" if view.ranks else "",
+        "Requests": format_requests(view.requests),
+        "Queue": view.queue,
+        "Placement": describe_placement(view.placement) if view.placement else "",
+        "Airflow installation": view.installation,
+        "Progress": str(progress) if progress is not None else "",
+        "Estimated time left": format_duration(left_s) if left_s is not None else "",
+        "Restarts in place": view.restarts_told,
+        "Time used": describe_use(view.time_use, view.requests, view.ranks) if view.time_use is not None else "",
+    }
+    return {name: value for name, value in details.items() if value}
+
+
+def notes_of(view: GangView) -> list[str]:
+    """Return the notes of a view, and what the connection may not read."""
+    return [*view.notes, *(f"The connection may not list {what} in this namespace." for what in view.unread)]
+
+
+_COLUMNS: Final = ("has_log", "exit_code", "seconds", "node", "restarts", "message", "links")
+
+
+def columns_of(view: GangView) -> frozenset[str]:
+    """Return the fields of rows that some row has."""
+    rows = view.pods[:ROWS_MAX]
+    return frozenset(name for name in _COLUMNS if any(getattr(row, name) not in (None, "", 0, {}) for row in rows))
+
+
+# -- templates -------------------------------------------------------------------------------------------------------
+
+
+def _render(template: str, **values: Any) -> str:
+    """Return a page. What UTF-8 does not have is replaced: a text that was JSON may have half of a character."""
+    return _template(template).render(**values).encode(errors="replace").decode()
 
 
 def format_time(at: datetime) -> str:

@@ -37,9 +37,9 @@ from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - FastAPI reads annotations
-from airflow_provider_gangjobs.gang.view import view_gang, with_links
+from airflow_provider_gangjobs.gang.view import view_gang
 from airflow_provider_gangjobs.plugins import rest_documents
-from airflow_provider_gangjobs.plugins.caches import ClusterUnreadError
+from airflow_provider_gangjobs.plugins.caches import JOB_NOT_FOUND, ClusterUnreadError
 from airflow_provider_gangjobs.plugins.clusters import SharedClients
 from airflow_provider_gangjobs.plugins.locator import locate, parse_refusal
 from airflow_provider_gangjobs.plugins.rest_access import (
@@ -53,7 +53,6 @@ from airflow_provider_gangjobs.plugins.rest_access import (
     too_many,
 )
 from airflow_provider_gangjobs.plugins.rest_documents import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
-from airflow_provider_gangjobs.plugins.tab_view import JOB_NOT_FOUND, view_task
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
 from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 
@@ -303,7 +302,7 @@ async def get_submission(
         snapshot = await read_snapshot(gangs.client, attempts[0])
         outcomes = snapshot.outcomes or ()
         lines = await gangs.logs(snapshot.ref, logs, outcomes=outcomes) if logs is not Logs.NONE else ()
-        gang = with_links(view_gang(snapshot, now=gangs.client.server_clock.now()), gangs.client.config.links)
+        gang = view_gang(snapshot, now=gangs.client.server_clock.now())
         return rest_documents.GangAnswer(gang=gang, logs=tuple(lines), results=rest_documents.results_of(snapshot))
 
     with request.app.state.limits.admit(place.user):
@@ -424,13 +423,11 @@ async def gang_of_task(
         snapshots: SnapshotCache = request.app.state.snapshots
         result = await snapshots.get(locator)
         # A connection that is unknown stays so: no later request would find the Job.
-        error = result.error if locator.kubernetes_conn_id is not None or locator.end is None else ""
-        if error:
-            raise HTTPException(503, error)
-        gang = view_task(locator, result.snapshot, error, datetime.now(UTC))
+        if result.error and (locator.kubernetes_conn_id is not None or locator.end is None):
+            raise HTTPException(503, result.error)
+        gang = result.view(locator, datetime.now(UTC))
         if gang is None:
             raise HTTPException(404, JOB_NOT_FOUND)
-        gang = with_links(gang, result.links)
         lines: Sequence[RankLog] = ()
         if result.snapshot is not None and (logs is not Logs.NONE or rank is not None):
             try:

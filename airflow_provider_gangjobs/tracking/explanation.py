@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, pods_
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
 from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, find_named_refusal
-from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, view_gang, with_links
+from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import NO_SECRETS, read_mask
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SECRETS
@@ -77,7 +77,7 @@ CAPACITY_WITHIN_S: Final = 5.0
 
 async def read_view(client: Client, gang: StoredGang) -> GangView:
     """Read what there is of a gang, and return what a person is told. Raises as `read_snapshot` does."""
-    return with_links(view_gang(await read_snapshot(client, gang), now=client.server_clock.now()), client.config.links)
+    return view_gang(await read_snapshot(client, gang), now=client.server_clock.now())
 
 
 async def read_snapshot(client: Client, gang: StoredGang) -> GangSnapshot:
@@ -144,6 +144,7 @@ class _Reader:
             evidence=evidence,
             is_whole=is_whole,
             unread=tuple(self.unread),
+            links=self.client.config.links,
         )
 
     async def explain(self, snapshot: GangSnapshot) -> GangSnapshot:

@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_no
 from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, NEVER
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_autoscaler_words
-from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang, with_links
+from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
@@ -193,7 +193,7 @@ async def _explain_alone(
     async def explain(view: GangView) -> GangView:
         async with slots:
             try:
-                return with_links(view_gang(await read_snapshot(client, by_uid[view.uid])), client.config.links)
+                return view_gang(await read_snapshot(client, by_uid[view.uid]))
             except ClusterError:
                 return view
 
@@ -308,8 +308,7 @@ def judge(gangs: Sequence[StoredGang], evidence: _Evidence, before: Overview) ->
     for gang in gangs:
         by_queue[gang.queue or ""].append(gang)
     placed = {gang.ref for gang in gangs if evidence.has_all_pods and _is_placed(gang, evidence)}
-    links = evidence.links
-    views = tuple(known.get(gang.ref.uid) or with_links(view_gang(_snapshot(gang, evidence)), links) for gang in gangs)
+    views = tuple(known.get(gang.ref.uid) or view_gang(_snapshot(gang, evidence)) for gang in gangs)
     is_settled = {gang.ref.uid: not gang.record.roles for gang in gangs}
     settled = {
         view.uid
@@ -332,12 +331,13 @@ _OF_JOB_ALONE: Final = frozenset({Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED})
 
 
 def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
-    if gang.is_over or phase_of(gang) in _OF_JOB_ALONE:
-        return GangSnapshot(gang)
+    of_job, phase = GangSnapshot(gang, links=evidence.links), phase_of(gang)
+    lacks_pods = phase is Phase.ASSEMBLING and not evidence.has_all_pods
+    if gang.is_over or phase in _OF_JOB_ALONE or lacks_pods:
+        return of_job
     pods = _pods_of(gang, evidence)
     if gang.view.metadata.annotations.secrets is not None:
         pods = SecretMask(None).messages(pods)  # the secrets of many gangs are not read
-    is_assembling = phase_of(gang) is Phase.ASSEMBLING
     group = evidence.groups.get(str(gang.ref))
     uids = (gang.ref.uid, *(pod.metadata.uid for pod in pods))
     events = [event for uid in uids for event in evidence.events.get(uid, ())]
@@ -348,9 +348,7 @@ def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
         queue_position=evidence.positions.get(queued_uid(gang)),
         shows_queue=evidence.has_all_workloads,
     )
-    snapshot = GangSnapshot(gang, pods, podgroup=group, evidence=known, counts=_counts(gang, pods))
-    if is_assembling and not evidence.has_all_pods:
-        return GangSnapshot(gang)
+    snapshot = replace(of_job, pods=pods, podgroup=group, evidence=known, counts=_counts(gang, pods))
     lacks_volume = snapshot.state.reason.category is Category.VOLUME_UNAVAILABLE
     if evidence.use is None or lacks_volume or not snapshot.state.waits_for_nodes:
         return snapshot

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.view import GangView
-from airflow_provider_gangjobs.plugins.html import PageContext, RankContext, format_remaining, render, render_rank
+from airflow_provider_gangjobs.plugins.html import PageContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows
 from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
@@ -225,7 +225,7 @@ def test_row_leads_to_the_log_of_its_rank_if_there_may_be_one() -> None:
 
 def rank_page(**log: str) -> str:
     found = RankLog(pod=log.pop("pod", "train-0-3"), rank=3, **log)
-    return render_rank(RankContext("default/train-0", TaskKey("a/b", "r", "t"), 3, (found,)), nonce="n")
+    return render_rank(TaskKey("a/b", "r", "t"), "default/train-0", 3, (found,), "", nonce="n")
 
 
 @given(st.text() | st.just(MARKUP))

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.view import GangView, view_end
-from airflow_provider_gangjobs.plugins.html import GangsContext, render_gangs
+from airflow_provider_gangjobs.plugins.html import render_gangs
 from airflow_provider_gangjobs.plugins.locator import mapped_rows, with_waits
 from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 from airflow_provider_gangjobs.plugins.page_view import (
@@ -114,7 +114,7 @@ def test_gangs_of_other_dags_are_nowhere_on_the_page() -> None:
 
     assert (names(view), view.total, view.dags, view.queues, view.bars) == (["own"], 1, ("etl",), (), ())
     assert view.phases == {"": 1, "running": 1}
-    assert SECRET not in render_gangs(GangsContext(view, NOW, NOW), nonce="n")
+    assert SECRET not in render_gangs(view, NOW, NOW, nonce="n")
 
 
 @pytest.mark.parametrize(("own_connection", "shown"), [(True, ["adhoc"]), (False, [])])
@@ -171,7 +171,7 @@ def test_filters_choose_and_order_the_rows(query: dict[str, str], expected: list
 def test_counts_of_phases_ignore_the_chosen_phase_only() -> None:
     view = view_of(TONIGHT, dag="etl", phase="queued")
 
-    html = render_gangs(GangsContext(view, NOW, NOW), nonce="n", part=True)
+    html = render_gangs(view, NOW, NOW, nonce="n", part=True)
 
     assert list(view.phases.items()) == [("", 2), ("queued", 1), ("running", 1)]
     links = re.findall(
@@ -358,7 +358,7 @@ def test_bar_tells_what_can_never_run_from_what_waits() -> None:
     (bar,) = view.bars
     assert (bar.wanted, bar.never) == ("2 by etl", "6 by etl")
     assert [(one.style, one.width) for one in bar.segments] == [("waits", 25), ("never", 75)]
-    html = render_gangs(GangsContext(view, NOW, NOW), nonce="n")
+    html = render_gangs(view, NOW, NOW, nonce="n")
     assert '<span class="key never"><bdi>6 by etl</bdi></span>' in html
 
 
@@ -374,7 +374,7 @@ def test_sums_are_in_cores_and_gib_unless_they_are_small() -> None:
 
 def test_column_of_queues_is_there_if_a_gang_has_one() -> None:
     for queue, is_shown in (("", False), ("gpus", True)):
-        html = render_gangs(GangsContext(view_of([gang("a", queue=queue)]), NOW, NOW), nonce="n", part=True)
+        html = render_gangs(view_of([gang("a", queue=queue)]), NOW, NOW, nonce="n", part=True)
         assert ('data-label="Queue"' in html) is is_shown
 
 
@@ -389,7 +389,7 @@ def test_free_capacity_is_shown_for_gangs_that_no_queue_holds_back() -> None:
         ("free", "2.5"),
         ("waits", "8"),
     ]
-    assert '<span class="key free">2.5</span>' in render_gangs(GangsContext(view, NOW, NOW), nonce="n")
+    assert '<span class="key free">2.5</span>' in render_gangs(view, NOW, NOW, nonce="n")
 
 
 # -- hostile data ----------------------------------------------------------------------------------------------------
@@ -412,12 +412,12 @@ def hostile_view(text: str) -> GangsView:
     return replace(view, filters=replace(view.filters, text=clean(text)), notes=(clean(text),))
 
 
-EXPECTED = Elements(render_gangs(GangsContext(hostile_view("text"), NOW, NOW), nonce="n"))
+EXPECTED = Elements(render_gangs(hostile_view("text"), NOW, NOW, nonce="n"))
 
 
 @given(HOSTILE)
 def test_no_text_becomes_markup_or_breaks_the_response(text: str) -> None:
-    html = render_gangs(GangsContext(hostile_view(text), NOW, NOW), nonce="n")
+    html = render_gangs(hostile_view(text), NOW, NOW, nonce="n")
 
     html.encode()
     allowed = {tag for tag, _ in EXPECTED.elements}
@@ -442,7 +442,7 @@ def test_long_message_is_cut() -> None:
 
 
 def test_page_loads_no_other_resources_and_has_labels() -> None:
-    html = render_gangs(GangsContext(view_of(TONIGHT), NOW, NOW), nonce="secret")
+    html = render_gangs(view_of(TONIGHT), NOW, NOW, nonce="secret")
 
     assert "http://" not in html
     assert " src=" not in html

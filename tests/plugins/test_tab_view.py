@@ -27,20 +27,18 @@ from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_PROGRESS,
 )
 from airflow_provider_gangjobs.plugins.app import is_final
-from airflow_provider_gangjobs.plugins.html import PageContext, render
-from airflow_provider_gangjobs.plugins.locator import GangLocator
-from airflow_provider_gangjobs.plugins.tab_view import (
-    FROM_END_EVENT,
-    JOB_DELETED,
-    JOB_NOT_FOUND,
+from airflow_provider_gangjobs.plugins.caches import FROM_END_EVENT, JOB_DELETED, JOB_NOT_FOUND, SnapshotResult
+from airflow_provider_gangjobs.plugins.html import (
     ROWS_MAX,
     SPAN_WIDTH_MIN,
+    PageContext,
     bar_of,
     columns_of,
     details_of,
     notes_of,
-    view_task,
+    render,
 )
+from airflow_provider_gangjobs.plugins.locator import GangLocator
 from tests.unit.builders import CREATED, REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ def snapshot_of(built: JobBuilder, pods: list[PodView] | None = None, **more: An
 
 def build_view(locator: GangLocator, snapshot: GangSnapshot | None, now: datetime, error: str = "") -> GangView:
     """Return the view that the tab shows."""
-    view = view_task(locator, snapshot, error, now)
+    view = SnapshotResult(snapshot, error).view(locator, now)
     assert view is not None
     return view
 
@@ -411,7 +409,7 @@ def test_gang_of_an_unreachable_cluster_is_shown_from_its_end_event() -> None:
 
     assert (view.phase, view.summary) == ("failed", "rank 1 ran out of memory")
     assert view.notes == (f"The cluster does not answer. {FROM_END_EVENT}",)
-    assert view_task(LOCATOR, None, "The cluster does not answer.", at(90)) is None
+    assert SnapshotResult(error="The cluster does not answer.").view(LOCATOR, at(90)) is None
 
 
 def test_missing_permissions_are_noted() -> None:
@@ -466,7 +464,7 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
     assert view.restarts == report.restarts
     details = details_of(view)
     assert details["Progress"] == "step 3 of 12 (25 %)"
-    assert details["Estimated time left"] == "2.0 h"
+    assert details["Estimated time left"] == "2 h 00 min"
     assert details["Restarts in place"] == "1 of 3"
 
 

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_TASK,
     ObjectPurpose,
 )
-from airflow_provider_gangjobs.plugins.html import GangsContext, PageContext, render, render_gangs
+from airflow_provider_gangjobs.plugins.html import PageContext, render, render_gangs
 from airflow_provider_gangjobs.plugins.page_view import Filters, build_gangs_view
 from airflow_provider_gangjobs.plugins.rest_documents import GangAnswer
 from airflow_provider_gangjobs.tracking.explanation import read_view
@@ -317,7 +317,7 @@ async def test_every_door_shows_phase_category_reason_and_remedy() -> None:
         page = build_gangs_view(
             Filters(hours=168), [("", Overview((one.listed,)))], (), dag_ids={"dag"}, without_dag=set(), now=at(120)
         )
-        page_html = render_gangs(GangsContext(page, at(120), at(120)), nonce="n", part=True)
+        page_html = render_gangs(page, at(120), at(120), nonce="n", part=True)
         for shown in (tab, page_html):
             texts = html.unescape(shown)
             assert all(part in texts for part in (view.phase, view.summary, view.remedy)), name

@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SECRETS
 from airflow_provider_gangjobs.plugins.caches import ListCache, SnapshotCache
 from airflow_provider_gangjobs.plugins.clusters import ListSource
 from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate
-from airflow_provider_gangjobs.plugins.tab_view import view_task
 from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.provider.rest_client import RestClient
 from tests.provider.task_runner import run_serialized_trigger
@@ -140,7 +139,7 @@ async def readers_see(one: Task) -> list[Any]:
     await snapshots.clients.aclose()
     await lists.clients.aclose()
     assert result.snapshot is not None
-    tab = view_task(locator, result.snapshot, "", datetime.now(UTC))
+    tab = result.view(locator, datetime.now(UTC))
     return [(await rest.get_gang(logs="all")).json(), (await rest.get_gang(rank=0)).json(), repr(tab), listed]
 
 

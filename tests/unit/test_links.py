@@ -10,7 +10,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
-from airflow_provider_gangjobs.gang.view import GangSnapshot, view_gang, view_job, with_links
+from airflow_provider_gangjobs.gang.view import GangSnapshot, view_gang
 from airflow_provider_gangjobs.kube.links import LINKS_MAX, LinkTemplate, fill, parse_links
 from tests.unit.builders import at, job, pod
 
@@ -84,10 +84,10 @@ def test_link_whose_field_has_no_value_is_left_out() -> None:
 def test_gang_and_each_rank_have_their_own_links() -> None:
     gang = job(2).record(task=TaskKey("etl", "run", "train")).resumed(3)
     pods = [pod("a").rank(0).running(4).view(), pod("b").rank(1).failed(137, 9).view()]
-    view = view_gang(GangSnapshot(read_gang(gang.view(), ()), pods, [], is_whole=True), now=at(20))
-    found = with_links(view, parse_links({"Logs": LOGS, "Runs": RUNS}))
+    links = parse_links({"Logs": LOGS, "Runs": RUNS})
+    found = view_gang(GangSnapshot(read_gang(gang.view(), ()), pods, [], is_whole=True, links=links), now=at(20))
     start = int(at(3).timestamp() * 1000)
-    address = f"https://logs.example.com/?q={view.namespace}%2F{{}}&from={start}&to=now"
+    address = f"https://logs.example.com/?q={found.namespace}%2F{{}}&from={start}&to=now"
     assert found.links == {"Runs": "https://runs.example.com/etl/run"}
     assert [(row.rank, dict(row.links)) for row in found.pods] == [
         (1, {"Logs": address.format("b")}),
@@ -98,5 +98,5 @@ def test_gang_and_each_rank_have_their_own_links() -> None:
 
 def test_gang_that_has_ended_has_the_time_of_its_end() -> None:
     ended = job(1).record(task=TaskKey("etl", "run", "train")).resumed(3).complete(9)
-    view = with_links(view_job(read_gang(ended.view(), ())), parse_links("a: https://x/?to={end}"))
+    view = view_gang(GangSnapshot(read_gang(ended.view(), ()), links=parse_links("a: https://x/?to={end}")))
     assert view.links == {"a": f"https://x/?to={int(at(9).timestamp() * 1000)}"}

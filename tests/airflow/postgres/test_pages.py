@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.plugins.tab_view import JOB_DELETED
+from airflow_provider_gangjobs.plugins.caches import JOB_DELETED
 from tests.airflow.polling import wait_for
 from tests.airflow.postgres.held_runs import RANKS
 from tests.timeouts import AIRFLOW_TIMEOUT_S

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.plugins.tab_view import JOB_DELETED
+from airflow_provider_gangjobs.plugins.caches import JOB_DELETED
 from scripts.ports import free_port
 from tests.airflow.polling import wait_for
 from tests.airflow.ui.users import ADMIN, LOGLESS, NOT_FOR_READER, READER
