@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -31,7 +31,6 @@ from airflow_provider_gangjobs.parameters.checks import add_env, is_templated, r
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow.sdk import ObjectStoragePath
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -62,16 +61,6 @@ def storage_problems(parameter: str, url: Any) -> Iterator[Problem]:
         yield Problem(parameter, f"is {url!r:.80}, not the URL of a folder", remedy)
     elif "://" not in url and not os.path.isabs(url):
         yield Problem(parameter, f"is {url!r:.80}, a relative path, which means another folder in each process", remedy)
-
-
-def task_folder(url: str, key: TaskKey) -> str:
-    """Return the URL of the folder of a task, in which each installation has a folder."""
-    return f"{url.rstrip('/')}/{key.task_folder}"
-
-
-def installation_folder(url: str, key: TaskKey) -> str:
-    """Return the URL of the folder of a task of one installation: that of the task if the installation has no id."""
-    return f"{url.rstrip('/')}/{key.folder}"
 
 
 def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
@@ -129,6 +118,10 @@ def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
             raise InvalidGangSpec((Problem(PARAMETER, f"{path} {problem}{where}", VOLUME_REMEDY),))
 
 
+PROBE: Final = "write-test"
+REMEDY: Final = "Check the URL, its connection and its permissions, and that the worker has the provider of the storage"
+
+
 @dataclass(frozen=True)
 class TaskStorages:
     """The storages of one task run, by the rendered parameters `result_storage` and `checkpoints`."""
@@ -140,13 +133,13 @@ class TaskStorages:
 
     @property
     def own_result_folder(self) -> str | None:
-        """Where the ranks may have stored results."""
-        return None if self.result_url is None else installation_folder(self.result_url, self.key)
+        """Where the ranks may have stored results: the folder of this installation of Airflow."""
+        return None if self.result_url is None else f"{self.result_url.rstrip('/')}/{self.key.folder}"
 
     @property
     def result_folder(self) -> str | None:
         """The folder that the ranks know, in which each installation of Airflow has a folder."""
-        return None if self.result_url is None else task_folder(self.result_url, self.key)
+        return None if self.result_url is None else f"{self.result_url.rstrip('/')}/{self.key.task_folder}"
 
     def check(self) -> None:
         """Check what this worker can know about the storages, before anything is created.
@@ -163,63 +156,30 @@ class TaskStorages:
                 " or ".join(names),
             )
         if self.result_url is not None and not is_local(self.result_url):
-            TaskStorage(self.result_url, self.key, "result_storage").check_for_ranks(self.log)
+            self._write_probe(self.result_url, "result_storage")
         if is_object_store(self.checkpoints):
-            TaskStorage(self.checkpoints, self.key, "checkpoints").check_for_ranks(self.log)
+            self._write_probe(self.checkpoints, "checkpoints")
 
-
-PROBE = "write-test"
-REMEDY = "Check the URL, its connection and its permissions, and that the worker has the provider of the storage"
-
-
-class TaskStorage:
-    """The objects of one task run of one installation of Airflow, in its `installation_folder`.
-
-    :param parameter: The parameter of the operator that gives the URL, for messages.
-    """
-
-    def __init__(self, url: str, key: TaskKey, parameter: str) -> None:
-        self._url = url
-        self._key = key
-        self._parameter = parameter
-
-    @property
-    def _folder(self) -> ObjectStoragePath:
-        from airflow.sdk import ObjectStoragePath  # too expensive for a task without a storage
-
-        return ObjectStoragePath(installation_folder(self._url, self._key))
-
-    def open(self, name: str) -> BinaryIO:
-        """Create or replace an object, and the folders above it where the storage has folders."""
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return cast("BinaryIO", path.open("wb"))  # type: ignore[no-untyped-call]
-
-    def check_for_ranks(self, log: Logger) -> None:
-        """Check a storage that the ranks write, with credentials of their own, as far as this worker can know.
+    def _write_probe(self, url: str, parameter: str) -> None:
+        """Write an object into a storage that the ranks write, with credentials of their own, and remove it.
 
         Raises:
             InvalidGangSpec: the storage does not exist, or this worker has no library for its protocol.
         """
-        try:
-            self._write_probe()
-        except (FileNotFoundError, ImportError, ValueError) as error:
-            raise self._problem(error) from error
-        except Exception as error:  # a storage may raise anything
-            from airflow_provider_gangjobs.airflow_api.task_log import mask
+        from airflow.sdk import ObjectStoragePath  # too expensive for a task without a storage
 
-            what = mask(f"{type(error).__name__}: {error}")
-            log.warning(
-                "This worker cannot write %s, so nobody knows yet whether the ranks can (%s)", self._parameter, what
-            )
-
-    def _write_probe(self) -> None:
-        with self.open(PROBE) as file:
-            file.write(b"\n")
-        (self._folder / PROBE).unlink()
-
-    def _problem(self, error: Exception) -> InvalidGangSpec:
         from airflow_provider_gangjobs.airflow_api.task_log import mask
 
-        what = mask(f"{self._url} cannot be written: {type(error).__name__}: {error}")
-        return InvalidGangSpec((Problem(self._parameter, what, REMEDY),))
+        try:
+            probe = ObjectStoragePath(f"{url.rstrip('/')}/{self.key.folder}") / PROBE
+            probe.parent.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"\n")
+            probe.unlink()
+        except (FileNotFoundError, ImportError, ValueError) as error:
+            what = mask(f"{url} cannot be written: {type(error).__name__}: {error}")
+            raise InvalidGangSpec((Problem(parameter, what, REMEDY),)) from error
+        except Exception as error:  # a storage may raise anything
+            what = mask(f"{type(error).__name__}: {error}")
+            self.log.warning(
+                "This worker cannot write %s, so nobody knows yet whether the ranks can (%s)", parameter, what
+            )

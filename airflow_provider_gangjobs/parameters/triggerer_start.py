@@ -29,6 +29,8 @@ from airflow_provider_gangjobs.parameters.checks import is_file_path, is_manifes
 from airflow_provider_gangjobs.parameters.declaration import PARAMETERS, convert
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_provider_gangjobs.parameters.python_function import ExtractedSource
 
 TRIGGER: Final = "airflow_provider_gangjobs.triggers.gang_job.GangStartTrigger"
@@ -65,27 +67,6 @@ class NeedsWorkerError(Exception):
     """Only a worker can start the gang. The text says why."""
 
 
-class StartPlace(Struct, frozen=True, kw_only=True):
-    """What decides, besides the parameters, where a task starts its gang."""
-
-    operator: str
-    """Path of the class."""
-    airflow_can: bool = True
-    """Whether this Airflow tells a trigger that a user has ended its task."""
-    is_deferrable: bool = True
-    dag: Any = None
-    has_queues: bool = False
-    """Whether the triggerers of this Airflow take triggers by their queue."""
-    pool: str = _DEFAULT_POOL
-    priority: int = _DEFAULT_PRIORITY
-    limits: tuple[int | None, ...] = ()
-    """`max_active_tis_per_dag` and `max_active_tis_per_dagrun` of the task."""
-    of_worker: tuple[str, ...] = ()
-    """The parameters of Airflow's own operator that were given, and that only a worker reads."""
-    source_size: int = 0
-    """The size of the source of a decorated function, which the trigger is given, too."""
-
-
 class TriggererStart(Struct, frozen=True):
     """Whether the triggerer can start the gang of a task."""
 
@@ -98,15 +79,24 @@ class TriggererStart(Struct, frozen=True):
 # -- the rule ------------------------------------------------------------------------------------------------
 
 
-def reason_for_worker(parameters: Mapping[str, Any], place: StartPlace) -> str:
-    """Return why the gang of a task starts in a worker; empty if it may start in the triggerer. Pure.
+def reason_for_worker(
+    kind: type,
+    parameters: Mapping[str, Any],
+    given: Mapping[str, Any],
+    dag: Any = None,
+    source: ExtractedSource | None = None,
+) -> str:
+    """Return why the gang of a task starts in a worker; empty if it may start in the triggerer.
 
-    :param parameters: The parameters of the operator, before their templates are rendered.
+    :param kind: The class of the operator.
+    :param parameters: The parameters that describe the gang, before their templates are rendered.
+    :param given: The parameters of Airflow's own operator.
     """
+    if reason := next((reason for reason, applies in _reasons(kind, given, dag) if applies), ""):
+        return reason
     try:
-        _require_place(place)
         _require_parameters(parameters)
-        size = len(json.dumps(to_plain(parameters))) + place.source_size
+        size = len(json.dumps(to_plain(parameters))) + (0 if source is None else len(source.text))
     except NeedsWorkerError as error:
         return str(error)
     if size > START_BYTES_MAX:
@@ -114,26 +104,32 @@ def reason_for_worker(parameters: Mapping[str, Any], place: StartPlace) -> str:
     return ""
 
 
-def _require_place(place: StartPlace) -> None:
-    name = place.operator.rpartition(".")[2]
-    reasons = {
-        "this Airflow is older than 3.3": not place.airflow_can,
-        f"{name} may do more than the operator of the provider": place.operator not in KNOWN_OPERATORS,
-        "deferrable is false": not place.is_deferrable,
-        "[triggerer] queues_enabled is true, and Airflow gives no queue to the trigger, which would wait for ever": (
-            place.has_queues
-        ),
-        f"the triggerer takes no slot of pool {place.pool}": place.pool != _DEFAULT_POOL,
-        f"the triggerer follows no priority_weight, which is {place.priority}": place.priority != _DEFAULT_PRIORITY,
-        "the triggerer ignores max_active_tis_per_dag and max_active_tis_per_dagrun": any(
-            limit is not None for limit in place.limits
-        ),
-        f"only a worker reads {', '.join(place.of_worker)}": place.of_worker,
-        **{f"only a worker knows {name} of the DAG": getattr(place.dag, name, None) for name in _OF_DAG},
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise NeedsWorkerError(reason)
+def _reasons(kind: type, given: Mapping[str, Any], dag: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each reason that is no value of a parameter of the gang, and whether it applies."""
+    yield "this Airflow is older than 3.3", not hasattr(BaseTrigger, "on_kill")
+    yield f"{kind.__name__} may do more than the operator of the provider", path_of(kind) not in KNOWN_OPERATORS
+    yield "deferrable is false", given.get("deferrable") is not None and not given["deferrable"]
+    yield (
+        "[triggerer] queues_enabled is true, and Airflow gives no queue to the trigger, which would wait for ever",
+        conf.getboolean("triggerer", "queues_enabled", fallback=False),
+    )
+    pool, priority = given.get("pool") or _DEFAULT_POOL, given.get("priority_weight") or _DEFAULT_PRIORITY
+    yield f"the triggerer takes no slot of pool {pool}", pool != _DEFAULT_POOL
+    yield f"the triggerer follows no priority_weight, which is {priority}", priority != _DEFAULT_PRIORITY
+    limits = (given.get(name) for name in ("max_active_tis_per_dag", "max_active_tis_per_dagrun"))
+    yield (
+        "the triggerer ignores max_active_tis_per_dag and max_active_tis_per_dagrun",
+        any(limit is not None for limit in limits),
+    )
+    of_worker = [name for name in _OF_WORKER if given.get(name)]
+    yield f"only a worker reads {', '.join(of_worker)}", of_worker
+    for name in _OF_DAG:
+        yield f"only a worker knows {name} of the DAG", getattr(dag, name, None)
+
+
+def path_of(kind: type) -> str:
+    """Return the dotted path of a class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _require_parameters(parameters: Mapping[str, Any]) -> None:
@@ -178,16 +174,17 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     :param more: Parameters that are no attributes of the operator.
     """
     kind: Any = type(operator)
-    given, defaults = vars(operator), defaults_of(kind)
-    values = {name: given.get(PARAMETERS[name].attribute if name in PARAMETERS else name) for name in defaults} | more
+    attributes, defaults = vars(operator), defaults_of(kind)
+    names = {name: PARAMETERS[name].attribute if name in PARAMETERS else name for name in defaults}
+    values = {name: attributes.get(attribute) for name, attribute in names.items()} | more
     parameters = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
-    pre_execute = operator._pre_execute_hook  # noqa: SLF001 - Airflow has no public name
-    dag = operator.dag if operator.has_dag() else None
-    place = _place(kind, {**given, "pre_execute": pre_execute}, dag, source)
+    given = {**attributes, "pre_execute": operator._pre_execute_hook}  # noqa: SLF001 - Airflow has no public name
+    if reason := reason_for_worker(kind, parameters, given, operator.dag if operator.has_dag() else None, source):
+        return TriggererStart(reason)
     common = {name: getattr(operator, name, None) for name in _COMMON}  # Airflow 3.1 lacks one of them
     end = operator.end_facts if operator.wants_trigger_end else None
     is_dag_result = getattr(operator, "returns_dag_result", False)  # Airflow before 3.3 has no such attribute
-    return _start(parameters, place, common, source, end=end, is_dag_result=is_dag_result)
+    return _start(kind, parameters, common, source, end, **({"is_dag_result": True} if is_dag_result else {}))
 
 
 def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None = None) -> TriggererStart:
@@ -204,29 +201,16 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     names = (*defaults_of(operator.operator_class), *(("op_args", "op_kwargs", "rank_resources") if source else ()))
     known = {name: shared[name] for name in names if shared.get(name) is not None}
     parameters = {name: convert(name, value) if name in PARAMETERS else value for name, value in known.items()}
-    place = _place(operator.operator_class, shared, operator.dag, source)
+    kind = operator.operator_class
+    if reason := reason_for_worker(kind, parameters, shared, operator.dag, source):
+        return TriggererStart(reason)
     try:
         require_literal(values, is_classic=source is None)
     except NeedsWorkerError as error:
         return TriggererStart(str(error))
     common = {name: shared[name] for name in _COMMON if name in shared}
-    return _start(parameters, place, common, source, values, end=_end_of_mapped(operator, shared))
-
-
-def _place(kind: type, given: Mapping[str, Any], dag: Any, source: ExtractedSource | None) -> StartPlace:
-    """Return what decides besides the parameters, by the parameters of Airflow's own operator that were given."""
-    return StartPlace(
-        operator=f"{kind.__module__}.{kind.__qualname__}",
-        airflow_can=hasattr(BaseTrigger, "on_kill"),
-        is_deferrable=given.get("deferrable") is None or bool(given["deferrable"]),
-        dag=dag,
-        has_queues=conf.getboolean("triggerer", "queues_enabled", fallback=False),
-        pool=given.get("pool") or _DEFAULT_POOL,
-        priority=given.get("priority_weight") or _DEFAULT_PRIORITY,
-        limits=(given.get("max_active_tis_per_dag"), given.get("max_active_tis_per_dagrun")),
-        of_worker=tuple(name for name in _OF_WORKER if given.get(name)),
-        source_size=0 if source is None else len(source.text),
-    )
+    mapped = {"mapped": list(values)} if isinstance(values, Mapping) else {}
+    return _start(kind, parameters, common, source, _end_of_mapped(operator, shared), **mapped)
 
 
 def _end_of_mapped(operator: Any, shared: Mapping[str, Any]) -> EndFacts | None:
@@ -244,35 +228,27 @@ def _end_of_mapped(operator: Any, shared: Mapping[str, Any]) -> EndFacts | None:
 
 
 def _start(
+    kind: type,
     parameters: Mapping[str, Any],
-    place: StartPlace,
     common: Mapping[str, Any],
     source: ExtractedSource | None,
-    mapped: Any = None,
-    *,
     end: EndFacts | None,
-    is_dag_result: bool = False,
+    **more: Any,
 ) -> TriggererStart:
-    """Return whether the triggerer can start a gang, and with which arguments.
+    """Return the arguments with which the triggerer starts a gang.
 
     :param end: What decides whether the triggerer may also end the task; `None` if nobody wants that.
     """
-    if reason := reason_for_worker(parameters, place):
-        return TriggererStart(reason)
-    given = {name: value for name, value in common.items() if value is not None}
     start: dict[str, Any] = {
-        "operator": place.operator,
+        "operator": path_of(kind),
         "parameters": to_plain(parameters),
-        "common": to_plain(given),
+        "common": to_plain({name: value for name, value in common.items() if value is not None}),
+        **more,
     }
     if source is not None:
         start["source"] = asdict(source)
-    if isinstance(mapped, Mapping):
-        start["mapped"] = list(mapped)
     if end is not None:
         start["end"] = {name: value for name, value in structs.asdict(end).items() if value}
-    if is_dag_result:
-        start["is_dag_result"] = True
     # One text, because Airflow encodes nested values again at each of the places where it stores them.
     arguments = StartTriggerArgs(
         trigger_cls=TRIGGER, next_method="execute_complete", trigger_kwargs={"start": json.dumps(start)}

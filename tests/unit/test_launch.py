@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.parameters.storage import task_folder
+from airflow_provider_gangjobs.parameters.storage import TaskStorages
 
 # -- Parameters that stand for other parameters: launch, secrets -----------------------------------------------------
 
@@ -238,11 +239,17 @@ FOLDERS = {
 }
 
 
+def result_folder(url: str, key: TaskKey) -> str:
+    folder = TaskStorages(url, key, logging.getLogger(__name__)).result_folder  # type: ignore[arg-type]
+    assert folder is not None
+    return folder
+
+
 @pytest.mark.parametrize(("key", "folder"), FOLDERS.values(), ids=FOLDERS)
 def test_variable_with_the_folder_of_a_task_is_the_same_in_all_releases_and_installations(
     key: TaskKey, folder: str
 ) -> None:
-    assert task_folder("s3://a@b/results/", key) == f"s3://a@b/results/{folder}"
+    assert result_folder("s3://a@b/results/", key) == f"s3://a@b/results/{folder}"
 
 
 NOT_EMPTY = st.text(min_size=1, max_size=5)
@@ -250,7 +257,7 @@ NOT_EMPTY = st.text(min_size=1, max_size=5)
 
 @given(NOT_EMPTY, NOT_EMPTY, NOT_EMPTY)
 def test_each_task_has_a_folder_of_its_own_below_the_storage(dag: str, run: str, task: str) -> None:
-    folder = task_folder("s3://bucket", TaskKey(dag, run, task)).removeprefix("s3://bucket/")
+    folder = result_folder("s3://bucket", TaskKey(dag, run, task)).removeprefix("s3://bucket/")
     assert [unquote(part) for part in folder.split("/")] == [dag, run, task]
     assert not {".", "..", ""} & set(folder.split("/"))
 

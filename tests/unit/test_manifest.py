@@ -32,7 +32,6 @@ from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS,
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.parameters.checks import spec_problems
-from airflow_provider_gangjobs.parameters.triggerer_start import StartPlace, reason_for_worker
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:
@@ -677,13 +676,6 @@ def test_place_that_cannot_be_used_is_refused(given: GangSpec, problem: str) -> 
 @pytest.mark.parametrize("place", ["pvc://data", "volume://disk/a", "s3://bucket/a", {"claim": "data"}])
 def test_place_that_can_be_used_has_no_problem(place: Any) -> None:
     assert validate(spec(place, volumes=[DISK])) == ()
-
-
-def test_gang_with_checkpoints_in_an_object_store_starts_in_a_worker() -> None:
-    operator = StartPlace(operator="airflow_provider_gangjobs.operators.gang_job.GangJobOperator")
-
-    assert reason_for_worker({"checkpoints": "pvc://data"}, operator) == ""
-    assert "checks checkpoints" in reason_for_worker({"checkpoints": "s3://bucket/a"}, operator)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.triggerer_start import (
     START_BYTES_MAX,
     NeedsWorkerError,
-    StartPlace,
     reason_for_worker,
     require_literal,
     task_parameters,
@@ -36,21 +35,19 @@ class OwnOperator(GangJobOperator):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "place", "reason"),
+    ("parameters", "given", "reason"),
     [
         ({"image": "i"}, {}, ""),
         ({"image": "{{ run_id }}", "env": {"A": 1}, "args": ("a",), "run_timeout": timedelta(1)}, {}, ""),
         ({"files": {"a": "text\n"}, "manifest": "kind: Job\n"}, {}, ""),
-        ({}, {"airflow_can": False}, "older than 3.3"),
-        ({}, {"operator": "team.Own"}, "Own may do more"),
-        ({}, {"is_deferrable": False}, "deferrable is false"),
+        ({}, {"deferrable": False}, "deferrable is false"),
         ({}, {"pool": "gpus"}, "no slot of pool gpus"),
-        ({}, {"has_queues": True}, "gives no queue to the trigger"),
-        ({}, {"priority": 5}, "no priority_weight, which is 5"),
-        ({}, {"limits": (None, 4)}, "ignores max_active_tis_per_dag"),
-        ({}, {"of_worker": ("pre_execute", "run_as_user")}, "only a worker reads pre_execute, run_as_user"),
-        ({}, {"dag": SimpleNamespace(user_defined_macros={"a": 1})}, "user_defined_macros"),
+        ({}, {"priority_weight": 5}, "no priority_weight, which is 5"),
+        ({}, {"max_active_tis_per_dagrun": 4}, "ignores max_active_tis_per_dag"),
+        ({}, {"pre_execute": print, "run_as_user": "a"}, "only a worker reads pre_execute, run_as_user"),
         ({"result_storage": "s3://b"}, {}, "checks result_storage"),
+        ({"checkpoints": "pvc://data"}, {}, ""),
+        ({"checkpoints": "s3://bucket/a"}, {}, "checks checkpoints"),
         ({"manifest": "job.yaml"}, {}, "manifest names a file"),
         ({"files": {"a": "a.py"}}, {}, "files.a names a file"),
         ({"files": {"a": b"bytes"}}, {}, "files.a is a bytes"),
@@ -61,11 +58,18 @@ class OwnOperator(GangJobOperator):
         ({"files": {"a": "x\n" * START_BYTES_MAX}}, {}, f"at most {START_BYTES_MAX}"),
     ],
 )
-def test_reason_of_a_start_in_a_worker(parameters: Mapping[str, Any], place: Mapping[str, Any], reason: str) -> None:
-    found = reason_for_worker(parameters, StartPlace(**{"operator": OPERATOR, **place}))
+def test_reason_of_a_start_in_a_worker(parameters: Mapping[str, Any], given: Mapping[str, Any], reason: str) -> None:
+    found = reason_for_worker(GangJobOperator, parameters, given)
 
     assert reason in found
     assert bool(reason) == bool(found)
+
+
+def test_what_the_trigger_is_not_given_starts_in_a_worker() -> None:
+    macros = SimpleNamespace(user_defined_macros={"a": 1})
+
+    assert "OwnOperator may do more" in reason_for_worker(OwnOperator, {}, {})
+    assert "user_defined_macros" in reason_for_worker(GangJobOperator, {}, {}, macros)
 
 
 def serialized(dag: Any) -> Any:
