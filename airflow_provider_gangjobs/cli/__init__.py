@@ -62,7 +62,7 @@ class Command:
 
 
 def _own(name: str, module: str, help: str) -> Command:  # noqa: A002 - the word of argparse
-    """Return a command of a module that has several."""
+    """Return a command of this package, whose modules have several."""
     return Command(name, f"airflow_provider_gangjobs.cli.{module}", help, configure=f"configure_{name}")
 
 
@@ -70,21 +70,21 @@ COMMANDS: Final = (
     _own("list", "gangs", "list gangs with their phases"),
     _own("show", "gangs", "show one gang with its ranks"),
     _own("why", "gangs", "say why a gang waits or has failed, and what to do"),
-    Command("logs", "airflow_provider_gangjobs.cli.logs", "print the logs of ranks"),
+    _own("logs", "logs", "print the logs of ranks"),
     _own("top", "gangs", "show what the gangs of each DAG hold and wait for"),
     _own("leaks", "gangs", "show what stays in the cluster although nobody may need it"),
     _own("cancel", "endings", "end a gang and keep its Job"),
     _own("delete", "endings", "delete a gang with its outcomes"),
     _own("submit", "submit", "submit a gang from a file, under an id"),
-    Command("convert", "airflow_provider_gangjobs.cli.convert", "write a DAG from manifests of Kubernetes"),
-    _own("capabilities", "submit", "show what the cluster can do with gangs"),
+    _own("convert", "submit", "write a DAG from manifests of Kubernetes"),
+    _own("capabilities", "cluster", "show what the cluster can do with gangs"),
     _own("tidy", "endings", "complete or remove incomplete submissions of gangs"),
     _own("release", "endings", "remove this provider's finalizer from pods"),
     Command(
         "sandbox", "gangjobs_sandbox.cli.commands", "run a small Kubernetes control plane on this machine", "sandbox"
     ),
-    Command("rbac", "airflow_provider_gangjobs.cli.rbac", "print the Roles that the provider needs in a namespace"),
-    Command("doctor", "airflow_provider_gangjobs.cli.doctor", "check a cluster for what keeps gangs from running"),
+    _own("rbac", "cluster", "print the Roles that the provider needs in a namespace"),
+    _own("doctor", "cluster", "check a cluster for what keeps gangs from running"),
 )
 
 

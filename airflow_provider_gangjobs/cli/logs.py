@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
 
-__all__ = ["configure"]
-
 LOOK_EVERY_S: Final = 2.0
 """How often --follow looks for pods that have started meanwhile."""
 OTHER_FILE: Final = (
@@ -41,7 +39,7 @@ OTHER_FILE: Final = (
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure_logs(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gangjobs logs`."""
     add_gang_argument(parser)
     add_cluster_options(parser)

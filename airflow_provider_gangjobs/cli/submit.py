@@ -1,8 +1,8 @@
-"""`gangjobs submit`: a gang from a file, under an id; and `gangjobs capabilities`: what the cluster can do with gangs.
+"""`gangjobs submit`: a gang from a file, under an id; and `gangjobs convert`: a DAG from manifests that people have.
 
-The file is YAML: the parameters of a `GangSpec`, or a whole Job. A second call with the same id adopts the gang, so a
-call that was interrupted is simply repeated. With `--server` the command uses the REST interface of an Airflow, which
-holds the credentials.
+The file of a gang is YAML: the parameters of a `GangSpec`, or a whole Job. A second call with the same id adopts the
+gang, so a call that was interrupted is simply repeated. With `--server` the command uses the REST interface of an
+Airflow, which holds the credentials.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cli.arguments import (
     add_cluster_options,
     run_on_cluster,
 )
-from airflow_provider_gangjobs.cli.output import add_output_option, plain, print_object, write_lines
+from airflow_provider_gangjobs.cli.output import write_lines
 from airflow_provider_gangjobs.kube.text import to_one_line, to_printable_line, to_sentence
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.submission import Submission
 
 
@@ -221,11 +220,7 @@ def _read_document(path: str) -> dict[str, Any]:
     """
     from airflow_provider_gangjobs.gang.render.user_manifest import parse_text
 
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    found = parse_text(text, parameter="", kinds=("Job", None))
+    found = parse_text(_read(path), parameter="", kinds=("Job", None))
     if found.problems:
         raise CommandError(f"{path}: {' '.join(map(str, found.problems))}")
     return found.data
@@ -241,45 +236,42 @@ def _spec_of(document: dict[str, Any], path: str) -> GangSpec:
         raise CommandError(f"{path}: {' '.join(map(str, error.shown_problems))}") from error
 
 
-# -- capabilities ----------------------------------------------------------------------------------------------------
+# -- convert ---------------------------------------------------------------------------------------------------------
 
 
-def configure_capabilities(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `gangjobs capabilities`."""
-    add_cluster_options(parser, all_namespaces=False)
-    add_output_option(parser)
-    parser.set_defaults(run=capabilities)
+def configure_convert(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `gangjobs convert`."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON with manifests; - for stdin")
+    parser.add_argument("--check", action="store_true", help="only say what is converted and changed, and write no DAG")
+    parser.set_defaults(run=convert_manifests, interrupted="interrupted. Nothing was written")
 
 
-def capabilities(options: argparse.Namespace) -> int:
-    """Show what the cluster can do with gangs, and return 0."""
-    found = run_on_cluster(options, lambda gangs: gangs.capabilities())
-    if options.output in {"json", "yaml"}:
-        print_object(
-            {
-                "release": found.release,
-                "gitVersion": found.git_version,
-                "holdsGangs": found.holds_gangs,
-                "dialects": list(found.dialects),
-                "fields": dict(found.fields),
-                "gates": plain(found.gates),
-                "unknown": dict(found.unknown),
-            },
-            options.output,
-        )
-        return 0
-    write_lines(_describe(found))
+def convert_manifests(options: argparse.Namespace) -> int:
+    """Write the DAG to standard output, and what was changed to standard error; with --check only the latter."""
+    from airflow_provider_gangjobs.convert import ConversionError, convert
+
+    try:
+        found = convert({file: _read(file) for file in options.files})
+    except ConversionError as error:
+        raise CommandError(str(error)) from error
+    sys.stdout.write("" if options.check else found.source)
+    print(*found.summary, sep="\n", file=sys.stdout if options.check else sys.stderr)
     return 0
 
 
-def _describe(found: Capabilities) -> list[str]:
-    holds = {True: "yes", False: "no", None: "unknown"}
-    gates = (f"  {gate.name} of {gate.component}: {holds[gate.is_on]} ({gate.evidence})" for gate in found.gates)
-    return [
-        f"Kubernetes {found.git_version or 'of an unknown release'}",
-        f"Stores gangs of the Workload API: {holds[found.holds_gangs]}",
-        f"Dialects: {', '.join(found.dialects) or 'none'}",
-        "Feature gates:",
-        *gates,
-        *(f"Unknown: {what}: {why}" for what, why in found.unknown.items()),
-    ]
+def _read(file: str) -> str:
+    """Return the text of a file, or somewhat more than what is accepted.
+
+    Raises:
+        CommandError: the file cannot be read.
+    """
+    from airflow_provider_gangjobs.gang.render.user_manifest import TEXT_CHARACTERS_MAX
+
+    try:
+        if file == "-":
+            return sys.stdin.read(TEXT_CHARACTERS_MAX + 1)
+        with Path(file).open(encoding="utf-8") as opened:
+            return opened.read(TEXT_CHARACTERS_MAX + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CommandError(f"{file} cannot be read: {reason}. Give YAML or JSON in UTF-8") from error
