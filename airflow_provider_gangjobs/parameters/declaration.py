@@ -41,6 +41,7 @@ from airflow_provider_gangjobs.gang.spec import (
     OnKill,
     Rendezvous,
     Results,
+    RoleSpec,
     WaitUntil,
 )
 from airflow_provider_gangjobs.parameters.checks import (
@@ -225,10 +226,8 @@ def gang_job_parameters(
     :param min_workers: Number of ranks that must be placed together, if the gang may start with fewer than all ranks.
         Defaults to `workers`.
     :param roles: Roles of a gang whose pods are not all alike, such as a leader and its workers: name -> the parameters
-        of the role, of `image`, `command`, `args`, `env`, `env_from`, `resources`, `workers`, `pod_overrides`,
-        `service_account`, `node_selector`, `affinity`, `tolerations`, `volumes`, `volume_mounts`, `image_pull_policy`,
-        `security_context` and `working_dir`. These parameters are then not given beside `roles`. Each role is a Job of
-        its own; the pods of all roles start together. The order of the roles counts: rank 0 is in the first one.
+        of the role, of {role_parameters}. These parameters are then not given beside `roles`. Each role is a Job of its
+        own; the pods of all roles start together. The order of the roles counts: rank 0 is in the first one.
     :param files: Files for the ranks: name -> path relative to the folder of the DAG, or the content itself, as text
         with a line end or as bytes. They are submitted with the gang and mounted read-only at /gang/files, and may have
         900 KiB in total.
@@ -390,8 +389,10 @@ def convert(name: str, given: Any) -> Any:
 
 
 def documentation() -> str:
-    """Return the text of the declaration, with a mark at each parameter that Airflow renders."""
-    head, *entries = re.split(r"^(?=:param )", inspect.getdoc(gang_job_parameters) or "", flags=re.MULTILINE)
+    """Return the text of the declaration, with a mark at each parameter that Airflow renders, and those of a role."""
+    *others, last = (f"`{name}`" for name in RoleSpec.__struct_fields__)
+    text = (inspect.getdoc(gang_job_parameters) or "").replace("{role_parameters}", f"{', '.join(others)} and {last}")
+    head, *entries = re.split(r"^(?=:param )", text, flags=re.MULTILINE)
     return head + "".join(map(_marked, entries))
 
 
