@@ -53,6 +53,11 @@ MESSAGES: dict[str, tuple[str, dict[str, Any], str | None]] = {
         {"terminationMessagePolicy": "FallbackToLogsOnError"},
         "".join(f"{number:0199}\n" for number in range(1, 41))[-2048:],
     ),
+    "what the program wrote, and not the log": (
+        "echo in log; printf told > /dev/termination-log; exit 3",
+        {"terminationMessagePolicy": "FallbackToLogsOnError"},
+        "told",
+    ),
     "no log after a success": ("echo fine", {"terminationMessagePolicy": "FallbackToLogsOnError"}, None),
 }
 

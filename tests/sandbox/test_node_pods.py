@@ -162,51 +162,12 @@ async def test_peers_connect_by_name(isolation: Isolation, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("policy", "script", "message"),
-    [
-        ("File", "echo in log; exit 3", ""),
-        ("FallbackToLogsOnError", "echo in log; exit 3", "in log\n"),
-        ("FallbackToLogsOnError", "echo in log; exit 0", ""),
-        ("FallbackToLogsOnError", "echo in log; echo told > /dev/termination-log; exit 3", "told\n"),
-    ],
-)
-async def test_termination_message_follows_policy(policy: str, script: str, message: str, tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        name = cluster.create(pod(shell(script, terminationMessagePolicy=policy)))
-        await cluster.ended(name)
-        assert cluster.state(name)["terminated"].get("message", "") == message
-
-
-async def test_large_termination_message_is_cut_at_its_start(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        program = "open('/dev/termination-log', 'w').write('a' * 5000 + 'b' * 4000)"
-        name = cluster.create(pod(python(program)))
-        await cluster.ended(name)
-        assert cluster.state(name)["terminated"]["message"] == "a" * 96 + "b" * 4000
-
-
-async def test_pod_waits_for_a_missing_key(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        origin = {"configMapKeyRef": {"name": "settings", "key": "a"}}
-        name = cluster.create(pod(shell("echo $A", env=[{"name": "A", "valueFrom": origin}])))
-        assert await cluster.wait_for_reason(name, "CreateContainerConfigError") == 'configmap "settings" not found'
-        cluster.registry.create(CONFIGMAPS, {"metadata": {"name": "settings"}, "data": {"a": "late"}}, "default")
-        await cluster.ended(name)
-        assert await cluster.log(name) == "late\n"
-
-
-@pytest.mark.parametrize(
     ("fields", "reason", "message"),
     [
         ({"containers": [{"name": "main", "image": "example/trainer:2"}]}, "CreateContainerError", "pulls no images"),
         ({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}, "FailedMount", 'volume "v" is of type nfs'),
-        (
-            {"volumes": [{"name": "v", "configMap": {"name": "none"}}]},
-            "FailedMount",
-            'MountVolume.SetUp failed for volume "v" : configmap "none" not found',
-        ),
     ],
-    ids=["no command", "unknown volume", "absent volume"],
+    ids=["no command", "unknown volume"],
 )
 async def test_pod_that_cannot_start_reports_the_reason(
     fields: dict[str, Any], reason: str, message: str, tmp_path: Path
@@ -222,37 +183,6 @@ async def test_pod_that_cannot_start_reports_the_reason(
             assert message in await cluster.wait_for_reason(name, reason)
         cluster.registry.delete(PODS, name, "default")
         await cluster.wait_until_removed(name)
-
-
-async def test_init_containers_run_in_order(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        mounts = [{"name": "data", "mountPath": "/data"}]
-        inits = [shell(f"echo {word} >> /data/words", name=word, volumeMounts=mounts) for word in ("one", "two")]
-        main = shell("cat /data/words", volumeMounts=mounts)
-        name = cluster.create(pod(main, initContainers=inits, volumes=[{"name": "data", "emptyDir": {}}]))
-        assert (await cluster.ended(name))["phase"] == "Succeeded"
-        assert await cluster.log(name) == "one\ntwo\n"
-        assert cluster.container(name, "two")["ready"] is True
-
-
-async def test_failed_init_container_fails_the_pod(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        name = cluster.create(pod(shell("echo never"), initContainers=[shell("exit 4", name="prepare")]))
-        assert (await cluster.ended(name))["phase"] == "Failed"
-        assert cluster.state(name, "prepare")["terminated"]["exitCode"] == 4
-        assert cluster.state(name)["waiting"]["reason"] == "PodInitializing"
-
-
-async def test_sidecar_ends_after_the_others(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        mounts = [{"name": "data", "mountPath": "/data"}]
-        script = "trap 'echo bye; exit 0' TERM; touch /data/up; while :; do sleep 0.05; done"
-        sidecar = shell(script, name="side", restartPolicy="Always", volumeMounts=mounts)
-        main = shell("until test -f /data/up; do sleep 0.05; done", volumeMounts=mounts)
-        name = cluster.create(pod(main, initContainers=[sidecar], volumes=[{"name": "data", "emptyDir": {}}]))
-        assert (await cluster.ended(name))["phase"] == "Succeeded"
-        await until(lambda: "terminated" in cluster.state(name, "side"))
-        assert await cluster.log(name, "side") == "bye\n"
 
 
 async def test_failing_container_is_restarted_with_backoff(tmp_path: Path) -> None:
@@ -282,19 +212,6 @@ async def test_deleted_pod_ends_gracefully(tmp_path: Path) -> None:
         await until(lambda: not list((tmp_path / "node-1" / "pods").iterdir()), what="folder gone")
 
 
-async def test_pod_that_ignores_its_deletion_is_killed(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
-        made = pod(shell(script), terminationGracePeriodSeconds=1, finalizers=["example.org/harvest"])
-        name = cluster.create(made)
-        await cluster.wait_for_output(name, "up\n")
-        started = time.monotonic()
-        cluster.registry.delete(PODS, name, "default")
-        status = await cluster.ended(name)
-        assert time.monotonic() - started >= 1
-        assert (status["phase"], cluster.state(name)["terminated"]["exitCode"]) == ("Failed", 137)
-
-
 async def test_forced_deletion_kills_at_once(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
         seconds = unique_sleep_s()
@@ -314,18 +231,6 @@ async def test_pod_that_is_deleted_by_force_leaves_its_place_at_once(tmp_path: P
         cluster.registry.delete(PODS, first, "default", grace_period_s=0)
         second = cluster.create(pod(shell("echo up; exec sleep 1000", resources=needs_all), name="second"))
         await cluster.wait_for_output(second, "up\n")
-
-
-async def test_deadline_fails_the_pod(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        for seconds in (1, 10, 100):  # a busy machine needs more time to start the container
-            made = pod(shell("exec sleep 1000"), name=f"at-most-{seconds}", activeDeadlineSeconds=seconds)
-            name = cluster.create(made)
-            status = await cluster.ended(name)
-            assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
-            if "terminated" in cluster.state(name):
-                break
-        assert cluster.state(name)["terminated"]["exitCode"] == 143
 
 
 async def test_resources_are_free_when_the_end_is_reported(tmp_path: Path) -> None:

@@ -150,15 +150,6 @@ def test_run_forwards_sigterm(start):
     assert (program.returncode, output) == (3, "bye\n")
 
 
-@pytest.mark.slow
-def test_command_does_not_outlive_a_killed_run(start):
-    seconds = unique_sleep_s()
-    program = start("run", "--", "sh", "-c", f"echo ready; sleep {seconds}", stdout=subprocess.PIPE)
-    line_with(program, "ready")
-    program.kill()
-    until(lambda: not processes_with(f"sleep {seconds}"))
-
-
 def test_run_can_read_from_the_terminal_or_a_pipe(start):
     program = start("run", "--", "cat", stdin=subprocess.PIPE)
     output, _ = program.communicate("hello", timeout=TIMEOUT_S)

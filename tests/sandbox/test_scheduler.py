@@ -187,15 +187,6 @@ def leaving(bench, job=None):
     return [pod for pod in bench.pods(job) if is_deleting(pod)]
 
 
-def test_only_the_necessary_pods_are_evicted(urgent_bench):
-    for number in range(4):
-        urgent_bench.pod(f"calm-{number}")
-    urgent_bench.run()
-    urgent_bench.pod("hasty", spec=URGENT)
-    urgent_bench.run(30)
-    assert len(leaving(urgent_bench)) == 1
-
-
 def test_class_with_policy_never_does_not_preempt(urgent_bench):
     polite = {"metadata": {"name": "polite"}, "value": 1000, "preemptionPolicy": "Never"}
     urgent_bench.registry.create(PRIORITYCLASSES, polite)
@@ -429,13 +420,6 @@ def test_shortfall_is_detected_early():
     assert placement.shortfall.placed == 4
     assert placement.shortfall.remaining == 1
     assert {refusal.text for refusal in placement.refused.values()} == {"0/2 nodes are available: 2 Insufficient cpu."}
-
-
-def test_pods_above_the_minimum_may_stay_unplaced():
-    placement = place(gang(4), [node("a", cpu="3")], needed=2)
-    assert placement.is_feasible
-    assert len(placement.nodes) == 3
-    assert list(placement.refused) == ["p3"]
 
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
