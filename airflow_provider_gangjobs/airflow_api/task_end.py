@@ -12,44 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.airflow_api.configuration import conf, has_tracing
 from airflow_provider_gangjobs.exceptions import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from airflow.triggers.base import TriggerEvent
 
 RETURN_VALUE: Final = "return_value"
 
 
-class EndFacts(Struct, frozen=True, kw_only=True):
-    """What decides whether a task may end in the triggerer. The last five are known only to the running Airflow."""
-
-    waits_in_worker: bool = False
-    """The task is not deferrable."""
-    ends_before_gang: bool = False
-    outlets: bool = False
-    post_execute: bool = False
-    on_success_callback: bool = False
-    multiple_outputs: bool = False
-    extra_links: bool = False
-    replaced_methods: Sequence[str] = ()
-    """The methods for the end of the task that a subclass has replaced."""
-    old_airflow: bool = False
-    """Airflow lacks what a trigger needs to end a task."""
-    xcom_backend: bool = False
-    """Airflow has an XCom backend of its own."""
-    listeners: bool = False
-    """A plugin of Airflow has a listener."""
-    traces: bool = False
-    """Airflow sends a trace of each task."""
-    clears_state: bool = False
-    """Airflow clears the state store of a task that has succeeded."""
-
-
+# The last five are known only to the running Airflow.
 _REASONS: Final = {
     "waits_in_worker": "deferrable is false, so the task waits in a worker",
     "ends_before_gang": 'wait_until is not "ended"',
@@ -66,13 +40,20 @@ _REASONS: Final = {
 }
 
 
-def reasons_for_worker(facts: EndFacts) -> tuple[str, ...]:
-    """Return why a worker must end the task. Empty if the success of its gang may end the task in the triggerer."""
-    reasons = [reason for name, reason in _REASONS.items() if getattr(facts, name)]
-    return (*reasons, *(f"the operator has a {name} of its own" for name in facts.replaced_methods))
+def applying(**facts: Any) -> tuple[str, ...]:
+    """Return the names of the facts that apply."""
+    return tuple(name for name, applies in facts.items() if applies)
 
 
-def end_problems(facts: EndFacts) -> tuple[Problem, ...]:
+def reasons_for_worker(facts: Iterable[str]) -> tuple[str, ...]:
+    """Return why a worker must end the task. Empty if the success of its gang may end the task in the triggerer.
+
+    :param facts: Names of `_REASONS` that apply, and the methods for the end of the task that a subclass has replaced.
+    """
+    return tuple(_REASONS.get(name, f"the operator has a {name} of its own") for name in dict.fromkeys(facts))
+
+
+def end_problems(facts: Iterable[str]) -> tuple[Problem, ...]:
     """Return the problems of `end_from_trigger=True` that are known when the DAG file is parsed."""
     remedy = "Omit end_from_trigger, or what only a worker does"
     return tuple(Problem("end_from_trigger", f"is true, and {reason}", remedy) for reason in reasons_for_worker(facts))
@@ -83,18 +64,16 @@ def replaced_methods(operator: object, base: type, names: Iterable[str]) -> tupl
     return tuple(name for name in names if getattr(type(operator), name) is not getattr(base, name))
 
 
-def with_system_facts(facts: EndFacts) -> EndFacts:
-    """Return the facts with what only the running Airflow says. May load the plugins of Airflow."""
+def system_facts() -> tuple[str, ...]:
+    """Return what only the running Airflow says. May load the plugins of Airflow."""
     from airflow.sdk.bases.xcom import BaseXCom
-    from msgspec.structs import replace
 
     if not hasattr(BaseXCom, "aset"):  # Airflow 3.1 and 3.2. Remove this branch when 3.3 is the oldest supported one.
-        return replace(facts, old_airflow=True)
+        return ("old_airflow",)
     from airflow.sdk.execution_time.xcom import XCom
     from airflow.sdk.listener import get_listener_manager
 
-    return replace(
-        facts,
+    return applying(
         xcom_backend=XCom is not BaseXCom,
         listeners=any(not _is_example(listener) for listener in get_listener_manager().pm.get_plugins()),
         traces=has_tracing(),

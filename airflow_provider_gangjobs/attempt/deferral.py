@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict as struct_fields
 
-from airflow_provider_gangjobs.airflow_api.task_end import reasons_for_worker, with_system_facts
+from airflow_provider_gangjobs.airflow_api.task_end import reasons_for_worker, system_facts
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.spec import (
     LOG_LIMIT_BYTES,
@@ -132,9 +132,9 @@ def trigger_end(
     """
     if not task.wants_trigger_end:
         return None
-    facts = with_system_facts(task.end_facts)
+    facts = (*task.end_facts, *system_facts())
     if reasons := reasons_for_worker(facts):
-        tell = log.debug if facts.old_airflow else log.info
+        tell = log.debug if "old_airflow" in facts else log.info
         tell("A worker ends this task, and not the triggerer: %s", "; ".join(reasons))
         return None
     is_mapped = ti.map_index is not None and ti.map_index >= 0

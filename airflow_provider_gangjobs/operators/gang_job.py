@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
 from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
-from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, replaced_methods
+from airflow_provider_gangjobs.airflow_api.task_end import applying, replaced_methods
 from airflow_provider_gangjobs.airflow_api.task_state import (
     has_reported,
     is_of_earlier_try,
@@ -193,9 +193,9 @@ class GangJobOperator(GangParameters):
         self._on_success = [callback for callback in callbacks if callback is not _deliver]
 
     @property
-    def end_facts(self) -> EndFacts:
-        """What decides whether the success of the gang may end the task in the triggerer."""
-        return EndFacts(
+    def end_facts(self) -> tuple[str, ...]:
+        """What only a worker does at the end of the task (`airflow_api.task_end`)."""
+        facts = applying(
             waits_in_worker=not self.deferrable,
             ends_before_gang=self.wait_until != WaitUntil.ENDED,
             outlets=bool(self.outlets),
@@ -203,8 +203,8 @@ class GangJobOperator(GangParameters):
             on_success_callback=bool(self._on_success),
             multiple_outputs=bool(self.multiple_outputs),
             extra_links=bool(self.operator_extra_links),
-            replaced_methods=replaced_methods(self, GangJobOperator, COMPLETING_METHODS),
         )
+        return (*facts, *replaced_methods(self, GangJobOperator, COMPLETING_METHODS))
 
     def deliver(self, ti: Any) -> None:
         """Mark the gang as delivered, and apply `on_finish`, if Airflow has stored the success of the task.

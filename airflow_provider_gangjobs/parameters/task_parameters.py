@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow.sdk import get_parsing_context
 
-from airflow_provider_gangjobs.airflow_api.task_end import EndFacts, end_problems
+from airflow_provider_gangjobs.airflow_api.task_end import end_problems
 from airflow_provider_gangjobs.airflow_api.task_log import ErrorRules
 from airflow_provider_gangjobs.gang.spec import (
     GangSpec,
@@ -72,7 +72,7 @@ class TaskParameters:
     execution_timeout: timedelta | None
     do_xcom_push: bool
     wants_trigger_end: bool
-    end_facts: EndFacts
+    end_facts: Sequence[str]
 
     @classmethod
     def of(cls, operator: GangParameters) -> Self:

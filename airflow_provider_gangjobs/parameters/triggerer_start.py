@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.bases.operator import get_merged_defaults
 from airflow.sdk.definitions.mappedoperator import DictOfListsExpandInput, ListOfDictsExpandInput, OperatorPartial
 from airflow.triggers.base import BaseTrigger, StartTriggerArgs
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf, ends_from_trigger
-from airflow_provider_gangjobs.airflow_api.task_end import EndFacts
+from airflow_provider_gangjobs.airflow_api.task_end import applying
 from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.parameters.checks import is_file_path, is_manifest_file
 from airflow_provider_gangjobs.parameters.declaration import PARAMETERS, convert
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from airflow_provider_gangjobs.parameters.python_function import ExtractedSource
 
@@ -213,12 +213,12 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     return _start(kind, parameters, common, source, _end_of_mapped(operator, shared), **mapped)
 
 
-def _end_of_mapped(operator: Any, shared: Mapping[str, Any]) -> EndFacts | None:
+def _end_of_mapped(operator: Any, shared: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return what decides whether a mapped task may end in the triggerer, as far as its shared parameters say."""
     wanted = shared.get("end_from_trigger")
     if not (ends_from_trigger() if wanted is None else wanted):
         return None
-    return EndFacts(
+    return applying(
         outlets=bool(shared.get("outlets")),
         post_execute=shared.get("post_execute") is not None,
         on_success_callback=bool(shared.get("on_success_callback")),
@@ -232,7 +232,7 @@ def _start(
     parameters: Mapping[str, Any],
     common: Mapping[str, Any],
     source: ExtractedSource | None,
-    end: EndFacts | None,
+    end: Sequence[str] | None,
     **more: Any,
 ) -> TriggererStart:
     """Return the arguments with which the triggerer starts a gang.
@@ -248,7 +248,7 @@ def _start(
     if source is not None:
         start["source"] = asdict(source)
     if end is not None:
-        start["end"] = {name: value for name, value in structs.asdict(end).items() if value}
+        start["end"] = list(end)
     # One text, because Airflow encodes nested values again at each of the places where it stores them.
     arguments = StartTriggerArgs(
         trigger_cls=TRIGGER, next_method="execute_complete", trigger_kwargs={"start": json.dumps(start)}

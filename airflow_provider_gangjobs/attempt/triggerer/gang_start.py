@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG
 from asgiref.sync import sync_to_async
-from msgspec import structs
 from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.task_context import OnlyInWorkerError, describes_tasks, template_context
@@ -59,7 +58,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule, creat
 from airflow_provider_gangjobs.submission.submission import PreviousGangs, UnconfirmedTry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
@@ -354,13 +353,12 @@ class _Turns:
             yield
 
 
-def with_end(task: TaskParameters, facts: Mapping[str, Any] | None) -> TaskParameters:
+def with_end(task: TaskParameters, facts: Sequence[str] | None) -> TaskParameters:
     """Return the parameters with what the DAG file says about the end of the task in the triggerer.
 
-    :param facts: Fields of `EndFacts`; `None` if nobody wants that end.
+    :param facts: What only a worker does at the end of the task; `None` if nobody wants that end.
     """
-    end_facts = structs.replace(task.end_facts, **(facts or {}))
-    return replace(task, wants_trigger_end=facts is not None, end_facts=end_facts)
+    return replace(task, wants_trigger_end=facts is not None, end_facts=(*task.end_facts, *(facts or ())))
 
 
 def _operator_class(path: str) -> Any:
