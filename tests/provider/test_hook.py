@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
-from airflow_provider_gangjobs.cluster.errors import InvalidConnection
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict
+from airflow_provider_gangjobs.exceptions import SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -63,11 +62,6 @@ def test_connection_test_reports_the_error(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert not works
     assert "/nowhere/kubeconfig" in message
-
-
-def test_invalid_spec_creates_nothing(hook: GangJobHook) -> None:
-    with pytest.raises(InvalidGangSpec, match="workers"):
-        submitted(hook, GangSpec(image="i", workers=0))
 
 
 def test_gang_goes_to_the_namespace_of_the_connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,13 +181,6 @@ def test_either_an_id_or_a_task_is_given(hook: GangJobHook) -> None:
         hook.submit(SUSPENDED, submission_id="a", key=TaskKey("d", "r", "t"))
 
 
-def test_capabilities_report_which_feature_gates_are_on(hook: GangJobHook) -> None:
-    found = hook.capabilities()
-    assert found.holds_gangs
-    assert any(gate.is_on for gate in found.gates)
-    assert any(gate.is_on is None for gate in found.gates)
-
-
 # -- A worker and a triggerer read the `kubernetes` connection in the same way, and no output contains its
 #    secrets ---------------------------------------------------------------------------------------------------------
 
@@ -256,13 +243,6 @@ async def test_missing_default_connection_is_an_error_if_it_must_exist(reads: An
 async def test_any_other_missing_connection_is_an_error(reads: Any) -> None:
     with pytest.raises(AirflowNotFoundException, match="nowhere"):
         await reads("nowhere")
-
-
-async def test_extras_that_exclude_each_other_are_refused(monkeypatch: pytest.MonkeyPatch, reads: Any) -> None:
-    connect(monkeypatch, "gpus", in_cluster=True, kube_config_path="/etc/kube")
-
-    with pytest.raises(InvalidConnection, match="exclude each other"):
-        await reads("gpus")
 
 
 async def test_hook_knows_whether_the_connection_exists(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,13 +80,6 @@ def test_wrong_duration_is_one_problem(name: str, given: Any) -> None:
     assert f"{name}: is {given!r}, not a positive duration" in found
 
 
-def test_name_of_another_operator_is_refused_with_the_name_here() -> None:
-    found = problems_of(cmds=["train"], env_vars={"A": "1"}, get_logs=True)
-    assert "cmds: is a parameter of Airflow's Kubernetes operators. Give command;" in found
-    assert "env_vars: " in found
-    assert "Give stream_logs;" in found
-
-
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [

@@ -51,12 +51,6 @@ ENDLESS = "sleep 600"
 # -- one try ----------------------------------------------------------------------------------------------
 
 
-def test_log_says_once_that_the_sandbox_pulls_no_image(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
-    task(WRITE_RANK, image="no/such:image").execute()
-
-    assert capsys.readouterr().out.count("This cluster is the sandbox: it pulls no image") == 1
-
-
 def test_gang_is_delivered_only_after_its_success_is_noted(task: TaskMaker) -> None:
     train = task(WRITE_RANK, results="all")
     operator, context = train.operator(), train.next_try()
@@ -171,22 +165,6 @@ def test_manifest_that_is_not_a_job_fails_without_a_retry(task: TaskMaker, manif
 
     with pytest.raises(AirflowFailException, match="manifest"):
         operator.execute(train.next_try())
-
-
-LONG_LOG = 'seq -f "%0399g" 1200; echo "ValueError: loss is NaN"; exit 3'
-
-
-def test_long_log_with_an_exception_is_in_the_task_log_whole(
-    task: TaskMaker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(AppFailed) as raised:
-        task(LONG_LOG).execute()
-
-    lines = [line for line in capsys.readouterr().out.splitlines() if "[rank 0] " in line]
-    assert sum("[rank 0] 0000" in line for line in lines) == 1200
-    assert sum("[rank 0] ValueError: loss is NaN" in line for line in lines) == 1
-    assert "[rank 0] (end of the log" in lines[-1]
-    assert str(raised.value).endswith("ValueError: loss is NaN")
 
 
 # -- another try ----------------------------------------------------------------------------------------------
