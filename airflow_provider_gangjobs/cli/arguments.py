@@ -29,22 +29,18 @@ ANSWER_WITHIN_S: Final = 15.0
 """The same for a cluster that accepts a connection and does not answer. A slow one begins a list after seconds."""
 
 
+CLUSTER_FAILED: Final = 3
+"""The exit code after a cluster that did not answer, or refused a request."""
+NOT_NAMED: Final = 4
+"""The exit code if no gang has the name, or several gangs have it."""
+
+
 class CommandError(Exception):
     """A command failed. The message says why, and what to do; the command exits with `code`."""
 
-    code = 1
-
-
-class ClusterFailed(CommandError):  # noqa: N818 - what happened
-    """The cluster did not answer, or refused a request."""
-
-    code = 3
-
-
-class NotNamed(CommandError):  # noqa: N818 - what happened
-    """No gang has this name, or several gangs have it."""
-
-    code = 4
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 T = TypeVar("T")
@@ -82,8 +78,7 @@ def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], 
     """Run the action on the cluster that the options select, close its watches, and return its result.
 
     Raises:
-        ClusterFailed: the cluster did not answer, or refused a request.
-        CommandError: the connection does not exist, or the action was refused.
+        CommandError: the cluster did not answer, the connection does not exist, or something was refused.
     """
     import asyncio
 
@@ -107,7 +102,7 @@ def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], 
     try:
         return asyncio.run(run_action())
     except ClusterError as error:
-        raise ClusterFailed(_with_remedy(error)) from error
+        raise CommandError(_with_remedy(error), CLUSTER_FAILED) from error
     except GangJobError as error:
         raise CommandError(to_one_line(error)) from error
 
@@ -192,19 +187,21 @@ async def find_named_gangs(gangs: GangService, options: argparse.Namespace) -> l
     """Return the gangs that the arguments name, at least one, the newest first.
 
     Raises:
-        NotNamed: no gang has this name.
+        CommandError: no gang has this name.
         ClusterError: the gangs could not be listed.
     """
     from airflow_provider_gangjobs.gang.gang_lists import WORDS_MAX, GangName
     from airflow_provider_gangjobs.tracking.gang_listing import find_gangs
 
     if len(options.gang) > WORDS_MAX:
-        raise NotNamed(f"{' '.join(options.gang)}: name one gang, by DAG, TASK, RUN and MAP_INDEX at most")
+        raise CommandError(
+            f"{' '.join(options.gang)}: name one gang, by DAG, TASK, RUN and MAP_INDEX at most", NOT_NAMED
+        )
     name = GangName(tuple(options.gang))
     namespace = selected_namespace(options, gangs)
     found = await find_gangs(gangs.client, namespace, name)
     if not found:
-        raise NotNamed(await _not_found(gangs, name, namespace))
+        raise CommandError(await _not_found(gangs, name, namespace), NOT_NAMED)
     return found
 
 
@@ -214,8 +211,7 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
     :param is_live: Only gangs that have not ended can be meant.
 
     Raises:
-        NotNamed: no gang has this name, or several gangs have it.
-        CommandError: the gang has ended.
+        CommandError: no gang has this name, several gangs have it, or the gang has ended.
         ClusterError: the gangs could not be listed.
     """
     name, found = " ".join(options.gang), await find_named_gangs(gangs, options)
@@ -223,9 +219,8 @@ async def find_gang(gangs: GangService, options: argparse.Namespace, *, is_live:
     if len(wanted) == 1:
         return wanted[0]
     if wanted:
-        raise NotNamed(
-            f"{name} names {len(wanted)} gangs. Add RUN and MAP_INDEX, or name one of\n{_candidates(wanted)}"
-        )
+        several = f"{name} names {len(wanted)} gangs. Add RUN and MAP_INDEX, or name one of\n{_candidates(wanted)}"
+        raise CommandError(several, NOT_NAMED)
     raise CommandError(f"{name}: {found[0].ref} has ended already. `gangjobs why {found[0].ref}` says how")
 
 
@@ -243,12 +238,13 @@ async def require_namespace(gangs: GangService, namespace: str | None) -> None:
     """Find out why a command has found nothing.
 
     Raises:
-        ClusterFailed: the namespace does not exist.
+        CommandError: the namespace does not exist.
     """
     from airflow_provider_gangjobs.tracking.gang_listing import namespace_exists
 
     if namespace is not None and await namespace_exists(gangs.client, namespace) is False:
-        raise ClusterFailed(f"namespace {namespace} does not exist. Choose one with -n, or all with -A")
+        missing = f"namespace {namespace} does not exist. Choose one with -n, or all with -A"
+        raise CommandError(missing, CLUSTER_FAILED)
 
 
 async def _not_found(gangs: GangService, name: GangName, namespace: str | None) -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cli.arguments import add_cluster_options, run_on_cluster
 from airflow_provider_gangjobs.cli.output import (
     Column,
-    Listing,
     add_output_option,
     plain,
     print_object,
@@ -110,18 +109,14 @@ def doctor(options: argparse.Namespace) -> int:
         return await examine(gangs, what)
 
     findings = run_on_cluster(options, examine_namespace)
-    print_rows(findings, _finding_listing(), options.output)
-    return 1 if any(finding.health is Health.PROBLEM for finding in findings) else 0
-
-
-def _finding_listing() -> Listing[Finding]:
     columns: list[Column[Finding]] = [
         Column("HEALTH", lambda finding: finding.health, tone=lambda finding: TONES[finding.health]),
         Column("CHECK", lambda finding: finding.check),
         # The remedy is in the last column, too: a column after a sentence would be far to the right.
         Column("WHAT", lambda finding: ". ".join(filter(None, (finding.what.rstrip("."), finding.remedy)))),
     ]
-    return Listing("FindingList", columns, lambda finding: finding.check)
+    print_rows("FindingList", findings, columns, options.output, name=lambda finding: finding.check)
+    return 1 if any(finding.health is Health.PROBLEM for finding in findings) else 0
 
 
 def _parse_seconds(text: str) -> float:

@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cli.arguments import (
+    NOT_NAMED,
     CommandError,
-    NotNamed,
     add_cluster_options,
     add_gang_argument,
     find_gang,
@@ -169,8 +169,8 @@ def release(options: argparse.Namespace) -> int:
     """Remove the finalizers and return 0, or 1 if a pod may still have one. Outcomes that no ledger has are lost.
 
     Raises:
-        CommandError: the options contradict each other, or the cluster did not answer or refused a request.
-        NotNamed: there is no such Job, and no pod of it.
+        CommandError: the options contradict each other, the cluster did not answer or refused a request, or there is no
+            such Job, and no pod of it.
     """
     if options.gang and options.all_namespaces:
         raise CommandError("--gang names a Job of one namespace: set --namespace, not --all-namespaces")
@@ -185,7 +185,8 @@ def release(options: argparse.Namespace) -> int:
             await require_namespace(gangs, namespace)
             name = GangName((f"{namespace}/{options.gang}",))
             if options.gang and not await find_gangs(gangs.client, namespace, name):
-                raise NotNamed(f"namespace {namespace} has neither a Job {options.gang} nor pods of such a Job")
+                missing = f"namespace {namespace} has neither a Job {options.gang} nor pods of such a Job"
+                raise CommandError(missing, NOT_NAMED)
         return report
 
     released = run_on_cluster(options, release_pods)

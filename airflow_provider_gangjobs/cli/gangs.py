@@ -26,7 +26,6 @@ from airflow_provider_gangjobs.cli.arguments import (
 from airflow_provider_gangjobs.cli.output import (
     VERSION,
     Column,
-    Listing,
     Table,
     add_output_option,
     format_duration,
@@ -87,7 +86,7 @@ def list_gangs(options: argparse.Namespace) -> int:
         run_on_cluster(options, lambda gangs: _watch(gangs, options))
         return 0
     rows, now = run_on_cluster(options, lambda gangs: _read_rows(gangs, options))
-    print_rows(rows, _listing(lambda: now, options), options.output)
+    print_rows("GangList", rows, _columns(lambda: now, options), options.output)
     if not rows and options.output in {"table", "wide"}:
         print("No gangs found.", file=sys.stderr)
     return 0
@@ -127,12 +126,12 @@ def _is_wanted(row: GangView, now: datetime, options: argparse.Namespace) -> boo
     return in_state and is_recent and options.dag in (None, row.dag_id)
 
 
-def _listing(now: Callable[[], datetime], options: argparse.Namespace) -> Listing[GangView]:
+def _columns(now: Callable[[], datetime], options: argparse.Namespace) -> list[Column[GangView]]:
     from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
     from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 
     namespace = [Column["GangView"]("NAMESPACE", lambda row: row.namespace)] if options.all_namespaces else []
-    columns: list[Column[GangView]] = [
+    return [
         *namespace,
         Column("NAME", lambda row: row.name),
         Column("DAG", lambda row: row.dag_id),
@@ -152,7 +151,6 @@ def _listing(now: Callable[[], datetime], options: argparse.Namespace) -> Listin
         Column("REASON", lambda row: cut_end(row.summary, REASON_CHARACTERS_MAX)),
         Column("REMEDY", lambda row: row.remedy, is_wide=True),
     ]
-    return Listing("GangList", columns, str)
 
 
 def _kept_for(row: GangView, now: datetime) -> str:
@@ -188,7 +186,7 @@ def _row_writer(
         return print_json_line
     if options.output == "name":
         return lambda row: write_lines([str(row)])
-    table = Table(_listing(gangs.client.server_clock.now, options), first, wide=options.output == "wide")
+    table = Table(_columns(gangs.client.server_clock.now, options), first, wide=options.output == "wide")
     write_lines(list(table.lines())[:1])
     return lambda row: write_lines([table.line(row)])
 
@@ -208,11 +206,11 @@ def top(options: argparse.Namespace) -> int:
     from airflow_provider_gangjobs.gang.gang_lists import use_by_dag
 
     rows = use_by_dag(run_on_cluster(options, lambda gangs: _read_jobs(gangs, options)))
-    print_rows(rows, _top_listing(rows), options.output)
+    print_rows("DagUseList", rows, _top_columns(rows), options.output, name=lambda row: row.dag_id)
     return 0
 
 
-def _top_listing(rows: Sequence[DagUse]) -> Listing[DagUse]:
+def _top_columns(rows: Sequence[DagUse]) -> list[Column[DagUse]]:
     from airflow_provider_gangjobs.gang.gang_lists import number_of, unit_of
 
     resources = sorted({name for row in rows for name in (*row.held, *row.wanted)})
@@ -227,7 +225,7 @@ def _top_listing(rows: Sequence[DagUse]) -> Listing[DagUse]:
             Column(f"{title} HELD", lambda row, name=name, number=number: number(row.held.get(name))),  # type: ignore[misc]
             Column(f"{title} WANTED", lambda row, name=name, number=number: number(row.wanted.get(name))),  # type: ignore[misc]
         ]
-    return Listing("DagUseList", columns, lambda row: row.dag_id)
+    return columns
 
 
 # -- leaks -----------------------------------------------------------------------------------------------------------
@@ -261,12 +259,13 @@ def leaks(options: argparse.Namespace) -> int:
         return shown, gangs.client.server_clock.now()
 
     found, now = run_on_cluster(options, read)
-    print_rows(found, _leak_listing(now), options.output)
+    name = "{0.namespace}/{0.name}".format
+    print_rows("LeakList", found, _leak_columns(now), options.output, name=name)
     return int(any(leak.is_leak for leak in found))
 
 
-def _leak_listing(now: datetime) -> Listing[Leak]:
-    columns: list[Column[Leak]] = [
+def _leak_columns(now: datetime) -> list[Column[Leak]]:
+    return [
         Column("KIND", lambda leak: leak.kind, tone=lambda leak: "bad" if leak.is_leak else "wait"),
         Column("GANG", lambda leak: f"{leak.namespace}/{leak.name}"),
         Column("FOR", lambda leak: format_duration(now - leak.since if leak.since else None)),
@@ -274,7 +273,6 @@ def _leak_listing(now: datetime) -> Listing[Leak]:
         Column("WHAT", lambda leak: leak.what),
         Column("COMMAND", lambda leak: leak.command),
     ]
-    return Listing("LeakList", columns, lambda leak: f"{leak.namespace}/{leak.name}")
 
 
 def configure_show(parser: argparse.ArgumentParser) -> None:
@@ -410,5 +408,4 @@ def _rank_lines(rows: Sequence[RankRow], *, wide: bool) -> list[str]:
         Column("RESTARTS", lambda row: str(row.restarts), is_wide=True),
         Column("MESSAGE", lambda row: row.message),
     ]
-    table = Table(Listing("RankList", columns, lambda row: row.label), rows, wide=wide)
-    return list(table.lines()) if rows else ["No pod exists."]
+    return list(Table(columns, rows, wide=wide).lines()) if rows else ["No pod exists."]

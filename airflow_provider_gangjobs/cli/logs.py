@@ -61,8 +61,7 @@ async def _print_from_pods(gangs: GangService, options: argparse.Namespace) -> b
     """Print the logs of the pods that exist, and return false if a log could not be read.
 
     Raises:
-        CommandError: there are no logs.
-        NotNamed: no gang has this name, or several gangs have it.
+        CommandError: there are no logs, no gang has this name, or several gangs have it.
     """
     from airflow_provider_gangjobs.jobs.gang_secrets import read_mask
 

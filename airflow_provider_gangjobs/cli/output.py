@@ -43,17 +43,6 @@ class Column(Generic[R]):
     """The tone of the text, a key of `STYLES`."""
 
 
-@dataclass(frozen=True)
-class Listing(Generic[R]):
-    """How the rows of one kind are printed."""
-
-    kind: str
-    """The field `kind` in JSON."""
-    columns: Sequence[Column[R]]
-    name: Callable[[R], str]
-    """The line of a row with `-o name`."""
-
-
 def add_output_option(parser: argparse.ArgumentParser) -> None:
     """Add -o."""
     parser.add_argument(
@@ -61,14 +50,20 @@ def add_output_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def print_rows(rows: Sequence[R], listing: Listing[R], output: str) -> None:
-    """Print a list in the chosen format."""
+def print_rows(
+    kind: str, rows: Sequence[R], columns: Sequence[Column[R]], output: str, *, name: Callable[[R], str] = str
+) -> None:
+    """Print a list in the chosen format.
+
+    :param kind: The field `kind` in JSON.
+    :param name: Returns the line of a row with `-o name`.
+    """
     if output in {"json", "yaml"}:
-        print_object({"apiVersion": VERSION, "kind": listing.kind, "items": [plain(row) for row in rows]}, output)
+        print_object({"apiVersion": VERSION, "kind": kind, "items": [plain(row) for row in rows]}, output)
     elif output == "name":
-        write_lines(map(listing.name, rows))
+        write_lines(map(name, rows))
     else:
-        write_lines(Table(listing, rows, wide=output == "wide").lines())
+        write_lines(Table(columns, rows, wide=output == "wide").lines())
 
 
 def print_object(value: Mapping[str, Any], output: str) -> None:
@@ -100,36 +95,35 @@ def plain(value: Any) -> Any:
 class Table(Generic[R]):
     """Rows with a header. Later rows keep the widths of the first ones, so that a watch goes on below its table."""
 
-    def __init__(self, listing: Listing[R], rows: Sequence[R], *, wide: bool) -> None:
-        self._columns = [column for column in listing.columns if wide or not column.is_wide]
-        self._cells = [self._row(row) for row in rows]
-        titles = [column.title for column in self._columns]
-        self._widths = [max(map(len, texts)) for texts in zip(titles, *self._cells, strict=True)]
-        self._titles = titles
-        self._rows = rows
+    def __init__(self, columns: Sequence[Column[R]], rows: Sequence[R], *, wide: bool) -> None:
+        self._columns = [column for column in columns if wide or not column.is_wide]
+        self._titles = [column.title for column in self._columns]
+        self._rows = [(row, self._cells(row)) for row in rows]
+        texts = [self._titles, *(cells for _, cells in self._rows)]
+        self._widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
 
     def lines(self) -> Iterable[str]:
         """Yield the header, and a line for each row."""
-        yield self._join(self._titles)
-        for row, cells in zip(self._rows, self._cells, strict=True):
+        yield "   ".join(self._padded(self._titles)).rstrip()
+        for row, cells in self._rows:
             yield self._line(row, cells)
 
     def line(self, row: R) -> str:
         """Return the line of one more row, with the widths of the first ones."""
-        return self._line(row, self._row(row))
+        return self._line(row, self._cells(row))
 
-    def _row(self, row: R) -> list[str]:
+    def _cells(self, row: R) -> list[str]:
         return [to_printable_line(column.cell(row)) or "-" for column in self._columns]
 
+    def _padded(self, texts: Sequence[str]) -> list[str]:
+        return [text.ljust(width) for text, width in zip(texts, self._widths, strict=True)]
+
     def _line(self, row: R, cells: Sequence[str]) -> str:
-        padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]
+        padded = self._padded(cells)
         for number, column in enumerate(self._columns):
             if column.tone is not None:
                 padded[number] = styled(padded[number], column.tone(row))
         return "   ".join(padded).rstrip()
-
-    def _join(self, texts: Sequence[str]) -> str:
-        return "   ".join(text.ljust(width) for text, width in zip(texts, self._widths, strict=True)).rstrip()
 
 
 def write_lines(lines: Iterable[str]) -> None:

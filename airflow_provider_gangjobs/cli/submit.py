@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from airflow_provider_gangjobs.cli.arguments import (
-    ClusterFailed,
+    CLUSTER_FAILED,
     CommandError,
     add_cluster_options,
     run_on_cluster,
@@ -49,8 +49,8 @@ class RestServer:
     """One submission in an Airflow. Each call sends one request.
 
     Raises:
-        ClusterFailed: Airflow did not answer, or cannot reach the cluster now.
-        CommandError: the options do not name an Airflow, or it refused a request.
+        CommandError: the options do not name an Airflow, or it refused a request. With the code `CLUSTER_FAILED`, it
+            did not answer, or cannot reach the cluster now.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -86,11 +86,11 @@ class RestServer:
         while True:
             try:
                 found: dict[str, Any] = json.loads(self._send("GET"))
-            except ClusterFailed:
+            except CommandError as error:
+                if error.code != CLUSTER_FAILED:  # 1 is the exit code of a gang that has failed
+                    raise CommandError(str(error), CLUSTER_FAILED) from error
                 if time.monotonic() - answered_at > UNANSWERED_FOR_S:
                     raise
-            except CommandError as error:
-                raise ClusterFailed(str(error)) from error  # 1 is the exit code of a gang that has failed
             else:
                 answered_at = time.monotonic()
                 if found["gang"]["state"] != "in progress":
@@ -106,11 +106,11 @@ class RestServer:
                 method, self._url, content=body, headers=self._headers, timeout=REQUEST_TIMEOUT_S, verify=self._trusted
             )
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ClusterFailed(f"Airflow did not answer: {error}. Run the command again") from error
+            raise CommandError(f"Airflow did not answer: {error}. Run the command again", CLUSTER_FAILED) from error
         except ImportError as error:  # of a library for the proxy that ALL_PROXY names
-            raise ClusterFailed(f"Airflow cannot be asked: {error}") from error
+            raise CommandError(f"Airflow cannot be asked: {error}", CLUSTER_FAILED) from error
         if reply.status_code in _UNAVAILABLE:
-            raise ClusterFailed(_describe_problem(reply))
+            raise CommandError(_describe_problem(reply), CLUSTER_FAILED)
         if not reply.is_success:
             raise CommandError(_describe_problem(reply))
         return reply.content
@@ -155,7 +155,7 @@ def submit(options: argparse.Namespace) -> int:
     """Submit or adopt a gang, and return 0; with --wait, return 1 if the gang did not succeed.
 
     Raises:
-        ClusterFailed: the gang could not be followed, so its state is unknown.
+        CommandError: the gang could not be followed, so its state is unknown.
     """
     document = _read_document(options.file)
     if options.server:
@@ -172,7 +172,7 @@ def submit(options: argparse.Namespace) -> int:
         return 0
     line = _end_line(f"{event.ref} {event.status}", event.message, event.remedy)
     if event.status == "error":
-        raise ClusterFailed(line)
+        raise CommandError(line, CLUSTER_FAILED)
     write_lines([line])
     return int(event.status != "succeeded")
 

@@ -18,7 +18,8 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.outcome.restarts import to_time
 from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
 from airflow_provider_gangjobs.gang.state.pods import name_rank
-from airflow_provider_gangjobs.plugins.page_text import (
+from airflow_provider_gangjobs.plugins.page_view import (
+    Filters,
     clean,
     clean_lines,
     format_duration,
@@ -26,7 +27,6 @@ from airflow_provider_gangjobs.plugins.page_text import (
     format_requests,
     task_url,
 )
-from airflow_provider_gangjobs.plugins.page_view import Filters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
 from airflow_provider_gangjobs.parameters.triggerer_start import TRIGGER as START_TRIGGER
-from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
+from airflow_provider_gangjobs.plugins.page_view import SENTENCE_CHARACTERS_MAX, clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,5 +1,7 @@
 """Build the view of the page "Gangs" from the gangs that the user may see: filters, rows, counts, choices, bars. Pure.
 
+Both pages show texts of clusters and programs without what a page must not show, and addresses of Airflow's own pages.
+
 The query of the address of the page says the filters, the order, and the number. The bars show what the live gangs of
 each DAG hold and wait for, by queue and resource.
 """
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from airflow_provider_gangjobs.gang.capacity import CPU, THOUSANDTHS, format_sum
 from airflow_provider_gangjobs.gang.gang_lists import format_amount
@@ -19,16 +21,7 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.view import WAITING, GangView, with_end
 from airflow_provider_gangjobs.kube.quantity import parse
-from airflow_provider_gangjobs.kube.text import pluralize
-from airflow_provider_gangjobs.plugins.page_text import (
-    SENTENCE_CHARACTERS_MAX,
-    TEXT_CHARACTERS_MAX,
-    clean,
-    dag_url,
-    format_requests,
-    run_url,
-    task_url,
-)
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +32,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.overview import Overview
 
 
+TEXT_CHARACTERS_MAX: Final = 250
+"""An id of Airflow has at most 250 characters."""
+SENTENCE_CHARACTERS_MAX: Final = 300
 HOURS: Final = (1, 6, 24, 72, 168)
 HOURS_DEFAULT: Final = 24
 _WAITING_CHOICE: Final = "waiting"
@@ -464,3 +460,62 @@ def _line_of_gang(gang: GangView, now: datetime) -> GangLine:
 
 def _started(gang: GangView) -> int:
     return min(gang.ready + gang.succeeded, gang.ranks)
+
+
+# -- texts and addresses ---------------------------------------------------------------------------------------------
+
+
+def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """Return a text from a cluster or a program as `to_printable_line` does, cut at its end."""
+    return cut_end(to_printable_line(text[: 4 * characters_max]), characters_max)
+
+
+def clean_lines(text: str) -> str:
+    """Return a text of several lines, such as a log, as `to_printable` does."""
+    return "\n".join(map(to_printable, text.expandtabs().splitlines()))
+
+
+def format_duration(seconds: float) -> str:
+    """Return `7 s`, `7 min 43 s`, `2 h 05 min` or `3 d 4 h`."""
+    whole = int(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes_left = divmod(minutes, 60)
+    days, hours_left = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours_left} h"
+    if hours:
+        return f"{hours} h {minutes_left:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def format_requests(requests: Mapping[str, str]) -> str:
+    """Return quantities with their resources, and those that each program requests at the end."""
+    common = ("cpu", "memory")
+    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
+    return clean(", ".join(f"{requests[name]} {name}" for name in names))
+
+
+def format_ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `3rd`, `4th`, `11th`."""
+    teen = number % 100 in {11, 12, 13}
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def dag_url(dag_id: str) -> str:
+    """Return the address of a DAG in Airflow's UI, relative to Airflow's base URL."""
+    return f"dags/{_quote(dag_id)}"
+
+
+def run_url(dag_id: str, run_id: str) -> str:
+    """Return the address of a run of a DAG. See `dag_url`."""
+    return f"{dag_url(dag_id)}/runs/{_quote(run_id)}"
+
+
+def task_url(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """Return the address of a task instance, whose first tab is its log. See `dag_url`."""
+    task = f"{run_url(dag_id, run_id)}/tasks/{_quote(task_id)}"
+    return f"{task}/mapped/{map_index}" if map_index >= 0 else task
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="", errors="replace")

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Submission
 from airflow_provider_gangjobs.gang.view import GangView
 from airflow_provider_gangjobs.plugins.html import PageContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows
-from airflow_provider_gangjobs.plugins.page_text import format_duration, format_ordinal
+from airflow_provider_gangjobs.plugins.page_view import format_duration, format_ordinal
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 from tests.unit.builders import REF, at
 

@@ -22,7 +22,6 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Submission
 from airflow_provider_gangjobs.gang.view import GangView, view_end
 from airflow_provider_gangjobs.plugins.html import render_gangs
 from airflow_provider_gangjobs.plugins.locator import mapped_rows, with_waits
-from airflow_provider_gangjobs.plugins.page_text import SENTENCE_CHARACTERS_MAX, clean
 from airflow_provider_gangjobs.plugins.page_view import (
     CHOICES_MAX,
     MANY,
@@ -30,9 +29,11 @@ from airflow_provider_gangjobs.plugins.page_view import (
     REFRESH_OF_MANY_S,
     REFRESH_S,
     ROWS_PER_PAGE,
+    SENTENCE_CHARACTERS_MAX,
     Filters,
     GangsView,
     build_gangs_view,
+    clean,
 )
 from airflow_provider_gangjobs.tracking.overview import Overview
 from tests.plugins.test_html import MARKUP, Elements

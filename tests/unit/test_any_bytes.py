@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.airflow_api.task_log import mask_event
 from airflow_provider_gangjobs.attempt.completion import error_from_event
-from airflow_provider_gangjobs.cli.output import Column, Listing, Table
+from airflow_provider_gangjobs.cli.output import Column, Table
 from airflow_provider_gangjobs.cluster.errors import ApiError
 from airflow_provider_gangjobs.cluster.http.log_reader import LogParser
 from airflow_provider_gangjobs.container_programs import gangjobs_supervisor as supervisor
@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.messages import to_line
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.kube.text import to_printable, to_printable_line
-from airflow_provider_gangjobs.plugins.page_text import clean, clean_lines
+from airflow_provider_gangjobs.plugins.page_view import clean, clean_lines
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
 from tests.unit.builders import REF, pod
 
@@ -146,7 +146,7 @@ def test_any_output_of_a_rank_becomes_lines_of_a_log(chunks: list[bytes]) -> Non
 
 @given(TEXTS)
 def test_any_text_of_a_cluster_becomes_a_row_a_page_or_an_error(text: str) -> None:
-    table = Table(Listing("A", [Column("NAME", lambda row: row)], str), [text], wide=False)
+    table = Table([Column("NAME", lambda row: row)], [text], wide=False)
     status = ApiError(422, request="POST jobs", message=text)
     for shown in (*table.lines(), clean(text), clean_lines(text), to_line(text), str(status)):
         assert is_printable(shown)
