@@ -10,11 +10,12 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.apimachinery import quantity
+from gangjobs_sandbox.apimachinery.selectors import Operator, Requirement
+from gangjobs_sandbox.controllers.meta import NO_SCHEDULE, UNSCHEDULABLE, first_untolerated, tolerates
 from gangjobs_sandbox.cooperative import run_to_completion
-from gangjobs_sandbox.scheduler import filters
 from gangjobs_sandbox.scheduler.nodes import PODS, NodeState, Obj, request_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Candidate:
 
     @classmethod
     def of(cls, pod: Obj) -> Candidate:
-        request, shape = request_of(pod), filters.shape_of(pod)
+        request, shape = request_of(pod), shape_of(pod)
         return cls(pod, request, shape, (shape, frozenset(request.items())))
 
     @property
@@ -138,7 +139,7 @@ class _Snapshot:
         """Place the candidate on the node with the best rank. Returns the node, or None if no node fits."""
         if candidate.equivalence_class in self._failed:
             return None
-        if filters.missing_claim(candidate.pod) is not None:
+        if missing_claim(candidate.pod) is not None:
             return None
         heap = self._heap_for(candidate)
         while heap:
@@ -165,7 +166,7 @@ class _Snapshot:
 
     def _rank(self, candidate: Candidate, position: int) -> Rank | None:
         node = self._nodes[position]
-        if self._refusals_of(candidate)[position] or filters.shortages(candidate.request, node):
+        if self._refusals_of(candidate)[position] or shortages(candidate.request, node):
             return None
         return -_score(candidate.request, node), -node.free[PODS], position
 
@@ -179,12 +180,12 @@ class _Snapshot:
         if not self._nodes:
             return Refusal("no nodes available to schedule pods", 0, 0)
         count = len(self._nodes)
-        if claim := filters.missing_claim(candidate.pod):
+        if claim := missing_claim(candidate.pod):
             return Refusal(f"0/{count} nodes are available: {claim}.", count, count, is_by_prefilter=True)
         reasons: Counter[str] = Counter()
         hopeless = 0
         for node, refused in zip(self._nodes, self._refusals_of(candidate), strict=True):
-            reasons.update([refused] if refused else filters.shortages(candidate.request, node))
+            reasons.update([refused] if refused else shortages(candidate.request, node))
             hopeless += bool(refused or quantity.fits(candidate.request, node.allocatable))
         listed = ", ".join(sorted(f"{nodes} {reason}" for reason, nodes in reasons.items()))
         return Refusal(f"0/{count} nodes are available: {listed}.", count, hopeless)
@@ -192,7 +193,7 @@ class _Snapshot:
     def _refusals_of(self, candidate: Candidate) -> list[str | None]:
         known = self._refusals.get(candidate.shape)
         if known is None:
-            known = [filters.refusal(candidate.pod, node.obj) for node in self._nodes]
+            known = [refusal(candidate.pod, node.obj) for node in self._nodes]
             self._refusals[candidate.shape] = known
         return known
 
@@ -205,3 +206,83 @@ def _score(request: Mapping[str, Decimal], node: NodeState) -> int:
         left = node.free.get(name, Decimal(0)) - (request.get(name) or assumed)
         scores.append(int(left * _SCORE_MAX / whole) if whole > 0 and left > 0 else 0)
     return sum(scores) // len(scores)
+
+
+# -- why a node does not suit a pod, in the texts of the filter plugins of kube-scheduler ----------------------------
+
+
+_UNSCHEDULABLE_TAINT = {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}
+
+
+def matches_affinity(pod: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Return whether the pod's nodeSelector and required node affinity accept the node."""
+    labels = node["metadata"].get("labels") or {}
+    selector = pod["spec"].get("nodeSelector") or {}
+    if any(labels.get(key) != value for key, value in selector.items()):
+        return False
+    required = _required(pod)
+    if required is None:
+        return True
+    # Terms are alternatives. A term without requirements accepts no node.
+    return any(_term_matches(term, labels, node) for term in required.get("nodeSelectorTerms") or ())
+
+
+def _required(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    node_affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required: Mapping[str, Any] | None = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return required
+
+
+def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], node: Mapping[str, Any]) -> bool:
+    expressions = term.get("matchExpressions") or ()
+    fields = term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    own_fields = {"metadata.name": node["metadata"]["name"]}
+    return all(_requirement(one).matches(labels) for one in expressions) and all(
+        _requirement(one).matches(own_fields) for one in fields
+    )
+
+
+def _requirement(expression: Mapping[str, Any]) -> Requirement:
+    values = frozenset(expression.get("values") or ())
+    return Requirement(expression["key"], Operator(expression["operator"]), values)
+
+
+def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:
+    """Return why the pod does not fit even on an empty node. The first plugin that refuses determines the text."""
+    spec = node.get("spec") or {}
+    if spec.get("unschedulable") and not any(
+        tolerates(one, _UNSCHEDULABLE_TAINT) for one in pod["spec"].get("tolerations") or ()
+    ):
+        return "node(s) were unschedulable"
+    if first_untolerated(pod, spec.get("taints") or ()) is not None:
+        return "node(s) had untolerated taint(s)"
+    if not matches_affinity(pod, node):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return None
+
+
+def missing_claim(pod: Mapping[str, Any]) -> str | None:
+    """Return why no node suits the pod: it names a PersistentVolumeClaim, and the sandbox has none."""
+    claims = _claims_of(pod)
+    return f'persistentvolumeclaim "{claims[0]}" not found' if claims else None
+
+
+def _claims_of(pod: Mapping[str, Any]) -> list[str]:
+    sources = (volume.get("persistentVolumeClaim") for volume in pod["spec"].get("volumes") or ())
+    return [source["claimName"] for source in sources if source]
+
+
+def shortages(request: Mapping[str, Decimal], node: NodeState) -> list[str]:
+    """Return one message for each resource of which the node has too little for this request."""
+    return ["Too many pods" if name == PODS else f"Insufficient {name}" for name in quantity.fits(request, node.free)]
+
+
+def shape_of(pod: Mapping[str, Any]) -> str:
+    """Return the part of a pod that `refusal` and `missing_claim` depend on.
+
+    The result for one shape and node can be reused.
+    """
+    spec = pod["spec"]
+    return repr((spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations"), _claims_of(pod)))
