@@ -318,9 +318,11 @@ def why(options: argparse.Namespace) -> int:
 
 
 def _why(view: GangView, now: datetime) -> Iterator[str]:
+    from airflow_provider_gangjobs.attempt.messages import notes_of
+
     yield f"{view} {_sentence(view, now)}"
     more = {"Progress": str(view.progress or ""), "Restarts in place": view.restarts_told, **view.first_links}
-    yield from filter(None, [view.remedy, *_unread(view)])
+    yield from filter(None, [view.remedy, *notes_of(view)])
     yield from (f"{name}: {text}" for name, text in more.items() if text)
 
 
@@ -371,7 +373,7 @@ def _sentence(view: GangView, now: datetime) -> str:
 
 
 def _facts(view: GangView, now: datetime) -> Iterator[str]:
-    from airflow_provider_gangjobs.attempt.messages import describe_placement
+    from airflow_provider_gangjobs.attempt.messages import details_of, notes_of
 
     run = f", run {view.run_id}" if view.run_id else ""
     facts = {
@@ -379,23 +381,14 @@ def _facts(view: GangView, now: datetime) -> Iterator[str]:
         "Task": f"{view.dag_id}.{view.task}{run}" if view.dag_id else f"submission {view.submission_id}",
         "State": _sentence(view, now),
         "Remedy": view.remedy,
-        "Ranks": str(view.ranks),
-        "Requests": ", ".join(f"{amount} {name}" for name, amount in view.requests.items()),
-        "Placement": describe_placement(view.placement) if view.placement else "",
-        "Queue": view.queue,
+        **details_of(view),
         "Times": ", ".join(f"{phase} {at:%Y-%m-%d %H:%M:%S}" for phase, at in view.times.items()) + " (UTC)",
         "Kept until": f"{view.kept_until:%Y-%m-%d %H:%M:%S} (UTC)" if view.kept_until else "",
-        "Progress": str(view.progress) if view.progress else "",
-        "Restarts in place": view.restarts_told,
-        "Unknown": " ".join(_unread(view)),
+        "Notes": " ".join(notes_of(view)),
         **view.first_links,
     }
     width = max(map(len, facts))
     yield from (f"{name.ljust(width)}   {text}" for name, text in facts.items() if text)
-
-
-def _unread(view: GangView) -> list[str]:
-    return [f"The {what} could not be read." for what in view.unread]
 
 
 def _rank_lines(rows: Sequence[RankRow], *, wide: bool) -> list[str]:

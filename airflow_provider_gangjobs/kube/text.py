@@ -80,6 +80,19 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}{'s'[: count != 1]}"
 
 
+def format_duration(seconds: float) -> str:
+    """Return `7 s`, `7 min 43 s`, `2 h 05 min` or `3 d 4 h`."""
+    whole = int(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes_left = divmod(minutes, 60)
+    days, hours_left = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours_left} h"
+    if hours:
+        return f"{hours} h {minutes_left:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
 def is_utf8(text: str) -> bool:
     """Return whether UTF-8 can hold the text. Python decodes other bytes of a name or a variable as surrogates."""
     try:

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.attempt.messages import describe_placement
+from airflow_provider_gangjobs.attempt.messages import details_of, notes_of
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.outcome.restarts import to_time
-from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
 from airflow_provider_gangjobs.gang.state.pods import name_rank
+from airflow_provider_gangjobs.kube.text import format_duration
 from airflow_provider_gangjobs.plugins.page_view import (
     Filters,
     clean,
     clean_lines,
-    format_duration,
     format_ordinal,
-    format_requests,
     task_url,
 )
 
@@ -168,30 +166,6 @@ def bar_of(view: GangView, now: datetime) -> list[BarPart]:
         found.append(BarPart(phase, at, seconds, round(start, 2), round(part, 2)))
         start += part
     return found
-
-
-def details_of(view: GangView) -> dict[str, str]:
-    """Return names and values, without those that are empty."""
-    progress = view.progress
-    left_s = progress.eta_s if progress is not None and not view.is_over else None
-    details = {
-        "Roles": ", ".join(f"{size} {role}" for role, size in view.roles.items()),
-        "Ranks": f"{view.ranks:,}" if view.ranks else "",
-        "Requests": format_requests(view.requests),
-        "Queue": view.queue,
-        "Placement": describe_placement(view.placement) if view.placement else "",
-        "Airflow installation": view.installation,
-        "Progress": str(progress) if progress is not None else "",
-        "Estimated time left": format_duration(left_s) if left_s is not None else "",
-        "Restarts in place": view.restarts_told,
-        "Time used": describe_use(view.time_use, view.requests, view.ranks) if view.time_use is not None else "",
-    }
-    return {name: value for name, value in details.items() if value}
-
-
-def notes_of(view: GangView) -> list[str]:
-    """Return the notes of a view, and what the connection may not read."""
-    return [*view.notes, *(f"The connection may not list {what} in this namespace." for what in view.unread)]
 
 
 _COLUMNS: Final = ("has_log", "exit_code", "seconds", "node", "restarts", "message", "links")

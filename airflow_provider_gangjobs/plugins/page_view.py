@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
+from airflow_provider_gangjobs.attempt.messages import format_requests
 from airflow_provider_gangjobs.gang.capacity import CPU, THOUSANDTHS, format_sum
 from airflow_provider_gangjobs.gang.gang_lists import format_amount
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
@@ -473,26 +474,6 @@ def clean(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
 def clean_lines(text: str) -> str:
     """Return a text of several lines, such as a log, as `to_printable` does."""
     return "\n".join(map(to_printable, text.expandtabs().splitlines()))
-
-
-def format_duration(seconds: float) -> str:
-    """Return `7 s`, `7 min 43 s`, `2 h 05 min` or `3 d 4 h`."""
-    whole = int(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes_left = divmod(minutes, 60)
-    days, hours_left = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours_left} h"
-    if hours:
-        return f"{hours} h {minutes_left:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-def format_requests(requests: Mapping[str, str]) -> str:
-    """Return quantities with their resources, and those that each program requests at the end."""
-    common = ("cpu", "memory")
-    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
-    return clean(", ".join(f"{requests[name]} {name}" for name in names))
 
 
 def format_ordinal(number: int) -> str:

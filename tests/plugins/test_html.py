@@ -18,9 +18,10 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import RankRow, Tone
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, SubmissionState
 from airflow_provider_gangjobs.gang.view import GangView
+from airflow_provider_gangjobs.kube.text import format_duration
 from airflow_provider_gangjobs.plugins.html import PageContext, format_remaining, render, render_rank
 from airflow_provider_gangjobs.plugins.locator import MappedRow, choose_indexes, mapped_rows
-from airflow_provider_gangjobs.plugins.page_view import format_duration, format_ordinal
+from airflow_provider_gangjobs.plugins.page_view import format_ordinal
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog
 from tests.unit.builders import REF, at
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace as with_fields
 
+from airflow_provider_gangjobs.attempt.messages import details_of, notes_of
 from airflow_provider_gangjobs.gang.capacity import Capacity, ResourceUse
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.marks import to_text
@@ -34,8 +35,6 @@ from airflow_provider_gangjobs.plugins.html import (
     PageContext,
     bar_of,
     columns_of,
-    details_of,
-    notes_of,
     render,
 )
 from airflow_provider_gangjobs.plugins.locator import GangLocator
@@ -415,7 +414,7 @@ def test_gang_of_an_unreachable_cluster_is_shown_from_its_end_event() -> None:
 def test_missing_permissions_are_noted() -> None:
     view = build_view(LOCATOR, snapshot_of(job().started(3), is_whole=False, unread=("pods",)), at(60))
 
-    assert notes_of(view) == ["The connection may not list pods in this namespace."]
+    assert notes_of(view) == ["The pods could not be read."]
 
 
 FINAL = {
