@@ -135,6 +135,7 @@ def details_of(view: GangView) -> dict[str, str]:
         "Queue": view.queue,
         "Placement": describe_placement(view.placement) if view.placement else "",
         "Airflow installation": view.installation,
+        "Followed by": f"task instance {view.claim}" if view.claim and not view.is_over else "",
         "Progress": str(progress) if progress is not None else "",
         "Estimated time left": format_duration(left_s) if left_s is not None else "",
         "Restarts in place": view.restarts_told,

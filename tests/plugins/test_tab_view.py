@@ -419,6 +419,7 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
         progress=Progress(step=3, total=12, eta_s=7200),
     )
     built = job(2).started(3).record(restarts=3).annotation(ANNOTATION_PROGRESS, to_text(Progressed(report=report)))
+    built.claim("ti-1")
 
     view = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.running())), at(60))
 
@@ -427,6 +428,7 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
     assert details["Progress"] == "step 3 of 12 (25 %)"
     assert details["Estimated time left"] == "2 h 00 min"
     assert details["Restarts in place"] == "1 of 3"
+    assert details["Followed by"] == "task instance ti-1"
 
 
 def test_end_without_the_job_tells_what_the_time_was_used_for() -> None:
