@@ -11,22 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk import BaseHook, Connection
 from asgiref.sync import sync_to_async
 
-from airflow_provider_gangjobs.airflow_api.configuration import configured_links
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from airflow.sdk.types import Logger
-
-    from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 DEFAULT_CONN_ID: Final = "kubernetes_default"
 
@@ -43,85 +36,6 @@ class ConnectionMissing(AirflowNotFoundException):
             f"The triggerer on {socket.gethostname()} has no connection {conn_id!r}, although a worker has it. Define "
             "it in Airflow's database, in a secrets backend of all processes, or in the environment of triggerers too"
         )
-
-
-class ClusterConnection:
-    """Reads a connection, and retries. Airflow reports a connection as missing also if it could not be read.
-
-    :param must_exist: Fail if the connection is missing, also if it is the default connection.
-    """
-
-    def __init__(self, conn_id: str, log: Logger, *, must_exist: bool = False) -> None:
-        self._conn_id = conn_id
-        self._log = log
-        self._must_exist = must_exist
-        self.exists: bool | None = None
-        """Whether Airflow had the connection when it was last read. None before the first read."""
-
-    def read(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
-        """Read the connection. Returns the cluster and the credentials.
-
-        :param retry_for_s: How many seconds to retry if the connection cannot be read or used. Airflow reports a
-            connection as missing also if a secrets backend could not be reached.
-
-        Raises:
-            AirflowNotFoundException: the connection is missing.
-            InvalidConnection: its extras contradict each other, or a link cannot be read.
-        """
-        pauses = _pauses(retry_for_s)
-        while True:
-            try:
-                return self._config(read_extras(self._conn_id))
-            except Exception as error:
-                time.sleep(self._pause_s(pauses, error))
-
-    async def aread(self, *, retry_for_s: float = 0.0, max_age_s: float = 0.0) -> ClusterConfig:
-        """Read the connection as `read` does, on an event loop. Does not retry if the connection is really missing.
-
-        :param max_age_s: Accept a read of this event loop that began at most so many seconds ago.
-
-        Raises:
-            ConnectionMissing: this process does not know the connection.
-        """
-        from airflow_provider_gangjobs.cluster.loop_local import loop_local
-
-        pauses = _pauses(retry_for_s)
-        while True:
-            try:
-                return self._config(await loop_local(SharedReads).read(self._conn_id, max_age_s=max_age_s))
-            except AirflowNotFoundException as error:
-                if retry_for_s and await sync_to_async(is_missing)(self._conn_id):
-                    raise ConnectionMissing(self._conn_id) from error
-                await asyncio.sleep(self._pause_s(pauses, error))
-            except Exception as error:
-                await asyncio.sleep(self._pause_s(pauses, error))
-
-    def _pause_s(self, pauses: Iterator[float], error: Exception) -> float:
-        pause_s = next(pauses, None)
-        if pause_s is None:
-            raise error
-        # The text of the error is not logged: the error of a secrets backend may contain a credential.
-        self._log.warning(
-            "Connection %r could not be read (%s); trying again in %.0f s",
-            self._conn_id,
-            type(error).__name__,
-            pause_s,
-        )
-        return pause_s
-
-    def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
-        from airflow_provider_gangjobs.cluster.config import ClusterConfig
-        from airflow_provider_gangjobs.cluster.errors import InvalidConnection
-
-        self.exists = extras is not None
-        if self._must_exist and extras is None:
-            raise AirflowNotFoundException(f"Connection {self._conn_id!r} was there before, and cannot be read")
-        config = ClusterConfig.from_extras(self._conn_id, extras or {})
-        try:
-            return replace(config, links=(*configured_links(), *config.links))
-        except ValueError as error:
-            problem, remedy = f"[gangjobs] links {error}", "Correct it in the configuration of Airflow."
-            raise InvalidConnection(self._conn_id, problem, remedy) from None
 
 
 def read_extras(conn_id: str) -> dict[str, Any] | None:
@@ -217,7 +131,7 @@ async def aread_extras(conn_id: str) -> dict[str, Any] | None:
     return await sync_to_async(read_extras)(conn_id)
 
 
-def _pauses(for_s: float) -> Iterator[float]:
+def pauses_of(for_s: float) -> Iterator[float]:
     """Return the pauses between reads of the connection. Together they last at most `for_s` seconds."""
     from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 

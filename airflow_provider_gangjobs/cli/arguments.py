@@ -137,15 +137,12 @@ def find_connections_of_airflow() -> None:
 
 
 def _config_of(conn_id: str) -> ClusterConfig:
-    import logging
-    from typing import Any, cast
-
     find_connections_of_airflow()
-    from airflow_provider_gangjobs.airflow_api.connection import ClusterConnection
     from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
+    from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
     try:
-        return ClusterConnection(conn_id, cast("Any", logging.getLogger(__name__))).read()
+        return GangJobHook(conn_id).config()
     except AirflowNotFoundException as error:
         raise CommandError(
             f"Airflow has no connection {conn_id!r}, or cannot read it: `airflow connections list` shows what it has"

@@ -5,20 +5,33 @@ The import of this module loads no client library. The first call loads it.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow.sdk import BaseHook
+from asgiref.sync import sync_to_async
 
-from airflow_provider_gangjobs.airflow_api.connection import DEFAULT_CONN_ID, ClusterConnection
+from airflow_provider_gangjobs.airflow_api.configuration import configured_links
+from airflow_provider_gangjobs.airflow_api.connection import (
+    DEFAULT_CONN_ID,
+    ConnectionMissing,
+    SharedReads,
+    is_missing,
+    pauses_of,
+    read_extras,
+)
+from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.airflow_api.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.service import GangService, follow
 from airflow_provider_gangjobs.service.gangs import GangSession
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 
     from kubernetes.client import ApiClient, BatchV1Api, CoreV1Api
 
@@ -66,12 +79,9 @@ class GangJobHook(BaseHook):
     def __init__(self, kubernetes_conn_id: str = DEFAULT_CONN_ID, *, must_exist: bool = False) -> None:
         super().__init__()
         self.kubernetes_conn_id = kubernetes_conn_id
-        self._connection = ClusterConnection(kubernetes_conn_id, self.log, must_exist=must_exist)
-
-    @property
-    def exists(self) -> bool | None:
+        self.exists: bool | None = None
         """Whether Airflow had the connection when the hook last read it. None before the first read."""
-        return self._connection.exists
+        self._must_exist = must_exist
 
     def config(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
         """Read the connection. Returns the cluster and the credentials.
@@ -81,16 +91,60 @@ class GangJobHook(BaseHook):
 
         Raises:
             AirflowNotFoundException: the connection is missing.
-            InvalidConnection: its extras contradict each other.
+            InvalidConnection: its extras contradict each other, or a link cannot be read.
         """
-        return self._connection.read(retry_for_s=retry_for_s)
+        pauses = pauses_of(retry_for_s)
+        while True:
+            try:
+                return self._config(read_extras(self.kubernetes_conn_id))
+            except Exception as error:
+                time.sleep(self._pause_s(pauses, error))
 
     async def aconfig(self, *, retry_for_s: float = 0.0, max_age_s: float = 0.0) -> ClusterConfig:
-        """Read the connection as `config` does, on an event loop.
+        """Read the connection as `config` does, on an event loop. Does not retry if the connection is really missing.
 
         :param max_age_s: Accept a read of this event loop that began at most so many seconds ago.
+
+        Raises:
+            ConnectionMissing: this process does not know the connection.
         """
-        return await self._connection.aread(retry_for_s=retry_for_s, max_age_s=max_age_s)
+        from airflow_provider_gangjobs.cluster.loop_local import loop_local
+
+        pauses = pauses_of(retry_for_s)
+        while True:
+            try:
+                return self._config(await loop_local(SharedReads).read(self.kubernetes_conn_id, max_age_s=max_age_s))
+            except AirflowNotFoundException as error:
+                if retry_for_s and await sync_to_async(is_missing)(self.kubernetes_conn_id):
+                    raise ConnectionMissing(self.kubernetes_conn_id) from error
+                await asyncio.sleep(self._pause_s(pauses, error))
+            except Exception as error:
+                await asyncio.sleep(self._pause_s(pauses, error))
+
+    def _pause_s(self, pauses: Iterator[float], error: Exception) -> float:
+        pause_s = next(pauses, None)
+        if pause_s is None:
+            raise error
+        # The text of the error is not logged: the error of a secrets backend may contain a credential.
+        name, kind = self.kubernetes_conn_id, type(error).__name__
+        self.log.warning("Connection %r could not be read (%s); trying again in %.0f s", name, kind, pause_s)
+        return pause_s
+
+    def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
+        from airflow_provider_gangjobs.cluster.config import ClusterConfig
+        from airflow_provider_gangjobs.cluster.errors import InvalidConnection
+
+        self.exists = extras is not None
+        if self._must_exist and extras is None:
+            raise AirflowNotFoundException(
+                f"Connection {self.kubernetes_conn_id!r} was there before, and cannot be read"
+            )
+        config = ClusterConfig.from_extras(self.kubernetes_conn_id, extras or {})
+        try:
+            return replace(config, links=(*configured_links(), *config.links))
+        except ValueError as error:
+            problem, remedy = f"[gangjobs] links {error}", "Correct it in the configuration of Airflow."
+            raise InvalidConnection(self.kubernetes_conn_id, problem, remedy) from None
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[GangService]:
