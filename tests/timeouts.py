@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 120.0
 """The timeout of a step that takes less than a second on an idle machine."""
@@ -22,3 +25,12 @@ async def until(is_true: Callable[[], object], within_s: float = TIMEOUT_S, *, w
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"{what} did not hold within {within_s:.0f} s") from None
+
+
+def poll(look: Callable[[], T], what: str = "the condition", within_s: float = TIMEOUT_S) -> T:
+    """Call `look` until it returns a true value, and return that value."""
+    deadline = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{what} did not hold within {within_s:.0f} s; last seen: {found!r}"
+        time.sleep(0.02)
+    return found

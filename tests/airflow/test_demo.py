@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.timeouts import AIRFLOW_TIMEOUT_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S, poll
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,14 +66,6 @@ def is_alive(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def wait_until(condition, what):
-    deadline = time.monotonic() + AIRFLOW_TIMEOUT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.1)
-    return found
-
-
 def test_model_is_trained_by_a_gang(start, home):
     output, _ = start().communicate(timeout=AIRFLOW_TIMEOUT_S)
     accuracy = re.search(r"accuracy of the gang of 4: ([0-9.]+)  \(one process: ([0-9.]+)\)", output)
@@ -84,24 +75,26 @@ def test_model_is_trained_by_a_gang(start, home):
     assert abs(gang - alone) <= 0.02
     assert (home / "output" / "train_digits_loss.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"gang \S+: running", output)
-    wait_until(lambda: not mentioning(home), "the end of all processes")
+    poll(lambda: not mentioning(home), "the end of all processes", AIRFLOW_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
 def test_demo_that_is_killed_or_interrupted_leaves_no_process(start, home, number):
     demo = start()
     # There are this many processes only when the scheduler and the triggerer have started theirs.
-    processes = wait_until(lambda: found if len(found := family(demo.pid)) >= 12 else None, "Airflow's processes")
+    processes = poll(
+        lambda: found if len(found := family(demo.pid)) >= 12 else None, "Airflow's processes", AIRFLOW_TIMEOUT_S
+    )
     os.kill(demo.pid, number)
     code = demo.wait(AIRFLOW_TIMEOUT_S)
     assert code == {signal.SIGKILL: -9}.get(number, 130)
-    wait_until(lambda: not any(map(is_alive, processes)), "the end of all processes")
-    wait_until(lambda: not mentioning(home), "the end of processes that had just been started")
+    poll(lambda: not any(map(is_alive, processes)), "the end of all processes", AIRFLOW_TIMEOUT_S)
+    poll(lambda: not mentioning(home), "the end of processes that had just been started", AIRFLOW_TIMEOUT_S)
 
 
 def test_second_demo_in_one_folder_is_refused(start, home):
     first = start()
-    wait_until((home / "airflow.cfg").exists, "the first demo at work")
+    poll((home / "airflow.cfg").exists, "the first demo at work", AIRFLOW_TIMEOUT_S)
     output, _ = start().communicate(timeout=AIRFLOW_TIMEOUT_S)
     assert first.poll() is None, first.stdout.read()
     assert "another demo is running" in output

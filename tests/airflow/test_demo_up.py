@@ -16,8 +16,8 @@ from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 from scripts.kubernetes_reader import Cluster
 from scripts.up import describe_live_gangs
-from tests.airflow.test_demo import mentioning, wait_until
-from tests.timeouts import AIRFLOW_TIMEOUT_S, TIMEOUT_S
+from tests.airflow.test_demo import mentioning
+from tests.timeouts import AIRFLOW_TIMEOUT_S, TIMEOUT_S, poll
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,7 +61,7 @@ def test_gangs_that_have_not_ended_are_counted_once_each(tmp_path):
         create_job(sandbox.kubeconfig_path, "roles-0-worker", gang="roles-0")
         create_job(sandbox.kubeconfig_path, "waits-0", suspend=True)
         with closing(Cluster(sandbox.kubeconfig_path)) as cluster:
-            wait_until(lambda: len(cluster.live_gangs()) == 2, "the end of the first gang")
+            poll(lambda: len(cluster.live_gangs()) == 2, "the end of the first gang", AIRFLOW_TIMEOUT_S)
         expected = "2 running gangs ended with the cluster: default/roles-0, default/waits-0"
         assert describe_live_gangs(tmp_path) == expected
     assert describe_live_gangs(tmp_path).startswith("it is not known whether gangs ended with the cluster")
@@ -95,7 +95,7 @@ def test_second_make_up_finds_the_first(home):
 def test_make_down_names_the_running_gangs_and_leaves_nothing_and_can_be_repeated(home):
     create_job(home / "sandbox" / "kubeconfig", "train-0")
     assert up("stop", home) == "stopped; 1 running gang ended with the cluster: default/train-0\n"
-    wait_until(lambda: not mentioning(home), "the end of all processes")
+    poll(lambda: not mentioning(home), "the end of all processes", AIRFLOW_TIMEOUT_S)
     assert up("stop", home) == "not running\n"
 
 
@@ -104,5 +104,5 @@ def test_make_up_starts_again_after_it_was_killed(home):
     assert "up.previous.log" in up("start", home)
     assert (home / "up.previous.log").read_bytes() == log
     os.kill(json.loads((home / "up.json").read_text())["pid"], signal.SIGKILL)
-    wait_until(lambda: not mentioning(home), "the end of all processes")
+    poll(lambda: not mentioning(home), "the end of all processes", AIRFLOW_TIMEOUT_S)
     assert up("stop", home) == "not running\n"

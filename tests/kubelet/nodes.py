@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -22,7 +21,7 @@ from tests.kubelet.build import binary
 from tests.kubelet.container_host import ContainerHost
 from tests.kubelet.login_manager import LoginManager
 from tests.replies import is_healthy
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import poll
 
 if TYPE_CHECKING:
     import subprocess
@@ -212,13 +211,13 @@ class SandboxNode:
     def start(self, *, log_bytes_max: int = LOG_BYTES_MAX) -> None:
         config = NodeConfig(self.name, self.folder / self.name, cpu=CPU, outlive_node=True, log_bytes_max=log_bytes_max)
         started = self.sandbox.call(lambda sandbox: self._start(sandbox, config))
-        _wait(lambda: started.registered.is_set(), "the node joins the cluster")
+        poll(lambda: started.registered.is_set(), "the node joins the cluster")
 
     def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             self.sandbox.call(lambda _: task.cancel())
-            _wait(task.done, "the node ends")
+            poll(task.done, "the node ends")
 
     def crash(self) -> None:
         self.stop()
@@ -236,10 +235,3 @@ class SandboxNode:
 async def _run(node: Node, client: ApiClient) -> None:
     async with client:
         await node.run()
-
-
-def _wait(happened: Any, what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not happened():
-        assert time.monotonic() < deadline, f"waited {TIMEOUT_S:.0f} s until {what}"
-        time.sleep(POLL_S)

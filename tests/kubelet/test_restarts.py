@@ -26,7 +26,7 @@ from tests.guarantees.history import History
 from tests.kubelet.images import FOLDERS_OF_DEBIAN, mounted
 from tests.kubelet.name_server import NameServer
 from tests.supervisor.gangs import PRELUDE
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import TIMEOUT_S, poll
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +187,4 @@ def test_one_incarnation_in_drawn_schedules(gang: Callable[..., Task], tmp_path:
         assert end == [max(look.restart for look in history.looks)] * 3, "results are those of the last restart"
     else:
         assert isinstance(end, AppFailed), end
-    deadline = time.monotonic() + TIMEOUT_S
-    while left := containers.pids():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
+    poll(lambda: not containers.pids(), "the end of all programs")

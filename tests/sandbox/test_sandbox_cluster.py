@@ -12,9 +12,8 @@ import yaml
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig, SandboxError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES
 from gangjobs_sandbox.thread import running
-from tests.sandbox.host_processes import processes_with, until
-from tests.sandbox.node_processes import unique_sleep_s
-from tests.timeouts import TIMEOUT_S
+from tests.sandbox.node_processes import processes_with, unique_sleep_s
+from tests.timeouts import TIMEOUT_S, poll
 
 
 def job(name, *command, ranks=1):
@@ -47,7 +46,7 @@ def ended(sandbox, name):
         status = sandbox.call(lambda s: s.registry.get(JOBS, name, "default")).get("status") or {}
         return {c["type"] for c in status.get("conditions") or () if c["status"] == "True"} & {"Complete", "Failed"}
 
-    return until(condition)
+    return poll(condition)
 
 
 def test_nodes_are_ready_at_once():
@@ -73,9 +72,9 @@ def test_no_process_and_no_file_remains_after_the_end():
     body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 3600
     with running() as sandbox, client(sandbox) as http:
         http.post("/apis/batch/v1/namespaces/default/jobs", json=body).raise_for_status()
-        until(lambda: len(processes_with(sleep)) >= 2)
+        poll(lambda: len(processes_with(sleep)) >= 2)
         folder = sandbox.kubeconfig_path.parent
-    until(lambda: not processes_with(sleep))
+    poll(lambda: not processes_with(sleep))
     assert not folder.exists()
 
 

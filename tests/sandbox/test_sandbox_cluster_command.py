@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from tests.sandbox.host_processes import processes_with, until
-from tests.sandbox.node_processes import unique_sleep_s
-from tests.timeouts import TIMEOUT_S
+from tests.sandbox.node_processes import processes_with, unique_sleep_s
+from tests.timeouts import TIMEOUT_S, poll
 
 GANGJOBS = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
 JOB = """
@@ -94,10 +93,10 @@ def test_pods_end_with_the_sandbox(start, number):
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
     kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (seconds, seconds))
     line_with(program, "job default/sleepers running 2/2")
-    until(lambda: len(processes_with(f"sleep {seconds}")) >= 4)
+    poll(lambda: len(processes_with(f"sleep {seconds}")) >= 4)
     program.send_signal(number)
     program.wait(TIMEOUT_S)
-    until(lambda: not processes_with(f"sleep {seconds}"))
+    poll(lambda: not processes_with(f"sleep {seconds}"))
 
 
 @needs_kubectl

@@ -10,17 +10,16 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.container_programs import gangjobs_supervisor
 from tests.guarantees.history import History
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import TIMEOUT_S, poll
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SUPERVISOR: Final = Path(gangjobs_supervisor.__file__)
 CONTAINER: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -145,7 +144,7 @@ class Rank:
     def pid(self) -> int:
         """The supervisor, as seen from here: the child of unshare; 0 if it has ended."""
         task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        wait_until(lambda: self.process.poll() is not None or task.read_text())
+        poll(lambda: self.process.poll() is not None or task.read_text())
         children = task.read_text().split() if self.process.poll() is None else []
         return int(children[0]) if children else 0
 
@@ -183,16 +182,6 @@ class Gang:
     def history(self) -> History:
         """What the programs have seen of each other."""
         return History.load(self.folder / "looks")
-
-
-def wait_until(condition: Callable[[], Any], within_s: float = TIMEOUT_S) -> Any:
-    deadline = time.monotonic() + within_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, "the condition does not become true"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

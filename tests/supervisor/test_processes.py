@@ -17,8 +17,8 @@ import pytest
 
 from airflow_provider_gangjobs.container_programs.gangjobs_supervisor import proof
 from tests.guarantees.checkers import check, one_incarnation
-from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang, wait_until
-from tests.timeouts import TIMEOUT_S
+from tests.supervisor.gangs import CONTAINER, SUPERVISOR, Proxy, free_port, gang
+from tests.timeouts import TIMEOUT_S, poll
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_failed_rank_exits_with_its_code_when_restarts_are_used_up(tmp_path: Pat
     program += "if rank == 1:\n    sys.exit(9)\n" + WAIT
     with gang(tmp_path, program, size=2, restarts=1) as found:
         assert found.ranks[1].wait() == 9
-        (last,) = wait_until(lambda: found.events("no_restart"))
+        (last,) = poll(lambda: found.events("no_restart"))
         assert (last["reason"], last["rank"], last["error"]) == ("used_up", 1, "no disk")
         assert "all 1 restarts are used up" in last["message"] or "used up" in last["message"]
         assert json.loads(found.ranks[1].result)["error"] == "no disk"
@@ -115,7 +115,7 @@ def test_sigterm_reaches_the_program_whose_exit_counts(tmp_path: Path) -> None:
     program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(21))\nopen(f'{folder}/{rank}/ready', 'w')\n" + WAIT
     with gang(tmp_path, program, size=2) as found:
         for rank in found.ranks:
-            wait_until((rank.folder / "ready").exists)
+            poll((rank.folder / "ready").exists)
         for rank in reversed(found.ranks):
             rank.signal(signal.SIGTERM)
         assert found.codes() == [21, 21]
@@ -127,7 +127,7 @@ def test_program_that_succeeds_after_sigterm_counts_for_the_gang(tmp_path: Path)
     program += "while rank or not os.path.exists(folder + '/end'):\n    time.sleep(0.02)"
     with gang(tmp_path, program, size=2) as found:
         for rank in found.ranks:
-            wait_until((rank.folder / "ready").exists)
+            poll((rank.folder / "ready").exists)
         time.sleep(0.5)
         found.ranks[1].signal(signal.SIGTERM)
         assert found.ranks[1].wait() == 0
@@ -141,7 +141,7 @@ def test_success_that_waits_for_others_is_a_success_after_sigterm(tmp_path: Path
         "if rank == 1:\n    sys.exit(0)\nwhile not os.path.exists(folder + '/fail'):\n    time.sleep(0.05)\nsys.exit(4)"
     )
     with gang(tmp_path, program, size=2) as found:
-        wait_until(lambda: found.restart_of(1, 0))
+        poll(lambda: found.restart_of(1, 0))
         with pytest.raises(subprocess.TimeoutExpired):
             found.ranks[1].process.wait(1.0)
         found.ranks[1].signal(signal.SIGTERM)
@@ -181,7 +181,7 @@ def test_rank_with_a_wrong_key_is_no_part_of_the_gang(tmp_path: Path) -> None:
 
 def test_rank_that_loses_rank_0_stops_its_program(tmp_path: Path) -> None:
     with gang(tmp_path, WAIT, size=2, GANG_LOST_CONTACT_S="3") as found:
-        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        poll(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
         time.sleep(2)
         found.ranks[0].signal(signal.SIGKILL)
         assert found.ranks[1].wait() == 1
@@ -229,7 +229,7 @@ sys.exit(1 if draw.random() < 0.4 else 0)
                     time.sleep(draw.choice([0.0, draw.random(), 6 * draw.random()]))
             else:
                 victim.signal(signal.SIGKILL if action == "kill" else signal.SIGTERM)
-        wait_until(lambda: is_over([rank.process.poll() for rank in found.ranks]), 2 * TIMEOUT_S)
+        poll(lambda: is_over([rank.process.poll() for rank in found.ranks]), within_s=2 * TIMEOUT_S)
         check(found.history())
     for proxy in proxies.values():
         proxy.close()
@@ -253,7 +253,7 @@ def test_rank_that_does_not_confirm_ends_the_attempt(tmp_path: Path) -> None:
     hurried = changed_supervisor(tmp_path, "CONFIRM_EXTRA_S = 30.0", "CONFIRM_EXTRA_S = 0.0")
     program = "while rank or not os.path.exists(folder + '/fail'):\n    time.sleep(0.05)\nsys.exit(5)"
     with gang(tmp_path, program, size=2, supervisor=hurried, GANG_LOST_CONTACT_S="2") as found:
-        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        poll(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
         time.sleep(1.0)
         found.ranks[1].signal(signal.SIGSTOP)
         (tmp_path / "fail").touch()
@@ -276,7 +276,7 @@ time.sleep(600)
 """
     limits = {"GANG_LOST_CONTACT_S": "2", "GANG_STOP_GRACE_S": "3", "GANG_PROGRESS_TIMEOUT_S": "1"}
     with gang(tmp_path, program, size=2, supervisor=hurried, **limits) as found:
-        wait_until(lambda: found.events("restart"))
+        poll(lambda: found.events("restart"))
         found.ranks[1].signal(signal.SIGSTOP)
         assert found.ranks[0].wait() == 1
         (last,) = found.events("no_restart")
@@ -290,10 +290,10 @@ def test_rank_that_is_connected_again_is_restarted(tmp_path: Path) -> None:
     program = "while not os.path.exists(f'{folder}/end-{restart}'):\n    time.sleep(0.05)\n"
     program += "sys.exit(1 if rank == 0 and not restart else 0)"
     with gang(tmp_path, program, size=2, ports={0: port, 1: proxy.port}) as found:
-        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        poll(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
         with proxy.cut():
             (tmp_path / "end-0").touch()
-            wait_until(lambda: found.events("restart"))
+            poll(lambda: found.events("restart"))
             time.sleep(0.5)
             assert not found.restart_of(0, 1)
         (tmp_path / "end-1").touch()
@@ -312,7 +312,7 @@ def test_gang_ends_although_a_rank_succeeded_behind_a_lost_connection(tmp_path: 
     variables = {"GANG_LOST_CONTACT_S": "2", "GANG_KEEP_CHECKPOINTS": "0", "GANG_CHECKPOINT_DIR": str(checkpoints)}
     ports = {0: port, 1: proxy.port}
     with gang(tmp_path, program, size=2, ports=ports, supervisor=hurried, **variables) as found:
-        wait_until(lambda: found.restart_of(1, 0))
+        poll(lambda: found.restart_of(1, 0))
         time.sleep(1.0)
         with proxy.cut():
             (tmp_path / "end").touch()
@@ -328,7 +328,7 @@ def test_lost_connection_leaves_no_words_in_the_log_of_rank_0(tmp_path: Path) ->
     port = free_port()
     proxy = Proxy(port)
     with gang(tmp_path, WAIT, size=2, ports={0: port, 1: proxy.port}, GANG_LOST_CONTACT_S="2") as found:
-        wait_until(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
+        poll(lambda: found.restart_of(0, 0) and found.restart_of(1, 0))
         time.sleep(1.0)
         with proxy.cut():
             assert found.ranks[1].wait() == 1
@@ -354,7 +354,7 @@ def test_second_supervisor_of_a_rank_is_refused(tmp_path: Path) -> None:
     port = free_port()
     program = FAIL_ONCE + "while not os.path.exists(folder + '/end'):\n    time.sleep(0.05)"
     with gang(tmp_path, program, size=2, ports={0: port, 1: port}) as found:
-        wait_until(lambda: found.restart_of(1, 1))
+        poll(lambda: found.restart_of(1, 1))
         with greeted(port, (tmp_path / "0" / "key").read_text().encode(), "another") as lines:
             assert json.loads(lines.readline())["refused"] is True
             assert lines.read() == ""
@@ -374,14 +374,14 @@ def test_rank_that_is_being_ended_leaves_its_place_to_the_next_pod(tmp_path: Pat
     after.mkdir()
     ports = {0: port, 1: port}
     with gang(before, slow, size=2, ports=ports, keys=keys, supervisor=eager) as old, ExitStack() as cut:
-        wait_until(lambda: (before / "1" / "ready").exists())
+        poll(lambda: (before / "1" / "ready").exists())
         time.sleep(1.0)
         old.ranks[1].signal(signal.SIGTERM)
         old.ranks[0].signal(signal.SIGKILL)
         old.ranks[0].wait()
         cut.enter_context(proxy.cut())
         with gang(after, "time.sleep(2)", size=2, ports={0: port, 1: proxy.port}, keys=keys) as new:
-            wait_until(lambda: new.restart_of(0, 0))
+            poll(lambda: new.restart_of(0, 0))
             time.sleep(1.0)
             cut.close()
             assert new.ranks[1].wait() == 0
@@ -395,9 +395,9 @@ def test_rank_0_that_is_being_ended_takes_no_rank_of_the_next_pods(tmp_path: Pat
     )
     port = free_port()
     with gang(tmp_path, program + WAIT, size=2, ports={0: port, 1: free_port()}) as found:
-        wait_until(lambda: (tmp_path / "0" / "ready").exists())
+        poll(lambda: (tmp_path / "0" / "ready").exists())
         found.ranks[0].signal(signal.SIGTERM)
-        wait_until(lambda: (tmp_path / "term").exists())
+        poll(lambda: (tmp_path / "term").exists())
         with greeted(port, (tmp_path / "0" / "key").read_text().encode(), "next") as answers:
             assert answers.readline() == ""
 
@@ -441,7 +441,7 @@ while not os.path.exists(folder + "/end"):
     time.sleep(0.05)
 """
     with gang(tmp_path, program, size=2) as found:
-        first = wait_until(lambda: found.events("progress"))[0]
+        first = poll(lambda: found.events("progress"))[0]
         assert first["restart"] == 0
         assert first["total"] == 40
         assert "of 40" in first["message"]
@@ -489,5 +489,5 @@ if rank == 0 or restart:
 sys.exit(1)
 """
     with gang(tmp_path, program, size=2, supervisor=path, GANG_STOP_GRACE_S=grace_s) as found:
-        wait_until(lambda: any(look.rank == 1 and look.restart == 1 for look in found.history().looks))
+        poll(lambda: any(look.rank == 1 and look.restart == 1 for look in found.history().looks))
         assert one_incarnation(found.history())

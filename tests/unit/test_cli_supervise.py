@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from gangjobs_sandbox import supervise
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import TIMEOUT_S, poll
 
 # A program that ignores SIGTERM and has a child that left its session and its parent.
 STUBBORN = """
@@ -38,13 +38,6 @@ def is_alive(pid):
         return False
 
 
-def assert_all_end(pids):
-    deadline = time.monotonic() + TIMEOUT_S
-    while alive := [pid for pid in pids if is_alive(pid)]:
-        assert time.monotonic() < deadline, f"still running: {alive}"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
 def test_nothing_outlives_the_starter(number):
     starter = subprocess.Popen([sys.executable, "-c", STARTER, STUBBORN], stdout=subprocess.PIPE, text=True)
@@ -53,7 +46,7 @@ def test_nothing_outlives_the_starter(number):
         assert all(map(is_alive, pids))
         starter.send_signal(number)
         starter.stdout.close()
-    assert_all_end(pids)
+    poll(lambda: not any(map(is_alive, pids)))
 
 
 def test_stop_lets_the_program_end_in_its_own_way(tmp_path):

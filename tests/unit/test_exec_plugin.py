@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from airflow_provider_gangjobs.cluster.auth.exec_plugin import (
 )
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from tests.sandbox.node_processes import processes_with
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import poll
 from tests.unit.credential_sources import V1, Plugin
 from tests.unit.fault_server import SECRET
 from tests.unit.virtual_sleep import VirtualSleep
@@ -184,7 +183,7 @@ def test_plugin_with_endless_output_is_killed(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, "while True: sys.stdout.write('x' * 65536)")
     with pytest.raises(CredentialsFailed, match=f"printed more than {OUTPUT_BYTES_MAX} bytes"):
         plugin.load()
-    wait_until_gone(tmp_path)
+    poll(lambda: not processes_with(str(tmp_path)))
 
 
 def test_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     config = Plugin(tmp_path, body).config()
     with pytest.raises(CredentialsFailed, match="did not answer within 1 s"):
         load_access(config, timeout_s=1)
-    wait_until_gone(tmp_path)
+    poll(lambda: not processes_with(str(tmp_path)))
 
 
 def test_plugin_that_has_left_its_process_group_is_killed(tmp_path: Path) -> None:
@@ -201,15 +200,8 @@ def test_plugin_that_has_left_its_process_group_is_killed(tmp_path: Path) -> Non
     config = Plugin(tmp_path, body).config()
     with pytest.raises(CredentialsFailed, match="did not answer within 1 s"):
         load_access(config, timeout_s=1)
-    wait_until_gone(tmp_path)
+    poll(lambda: not processes_with(str(tmp_path)))
     assert not ended.exists()
-
-
-def wait_until_gone(directory: Path) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while processes_with(str(directory)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
