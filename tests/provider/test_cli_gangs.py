@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs import requests
+from airflow_provider_gangjobs.kube.text import to_printable_line
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.submission.capabilities import discover_for
 from airflow_provider_gangjobs.submission.submit import submit
@@ -155,7 +156,7 @@ def test_why_says_the_reason_and_what_to_do(
     assert tonight.call("why", dag, name) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{tonight.refs[name]} {found['phase']}")
-    assert all(text in shown for text in (found["summary"], found.get("remedy", "")))
+    assert all(to_printable_line(text) in shown for text in (found["summary"], found.get("remedy", "")))
 
 
 def test_show_has_the_ranks(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -358,7 +358,7 @@ def test_command_fails_with_one_line_and_writes_nothing(content: bytes | None, t
 
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
-    assert shown.err.startswith(f"gangjobs: {path}: line ")
+    assert shown.err.startswith(f"gangjobs: {path}")
 
 
 def test_command_needs_neither_a_database_nor_a_cluster(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from kubernetes import client, config
 import airflow_provider_gangjobs
 import gangjobs_sandbox
 from tests import wheels
-from tests.sandbox.host_processes import until
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import TIMEOUT_S, poll
 from tests.wheels import PROVIDER, REPOSITORY, SANDBOX, built_wheel, requirements_of
 
 if TYPE_CHECKING:
@@ -224,7 +223,7 @@ def core(sandbox_programs: Path, tmp_path: Path) -> Iterator[client.CoreV1Api]:
 def test_sandbox_alone_runs_a_pod(core: client.CoreV1Api) -> None:
     assert [node.metadata.name for node in core.list_node().items] == ["node-0"]
     core.create_namespaced_pod("default", POD)
-    until(lambda: core.read_namespaced_pod("greeter", "default").status.phase == "Succeeded")
+    poll(lambda: core.read_namespaced_pod("greeter", "default").status.phase == "Succeeded")
     log = core.read_namespaced_pod_log("greeter", "default", _preload_content=False)
     assert log.data == b"hello\n"
 
