@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads annotations
-from fastapi import FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.concurrency import run_in_threadpool
@@ -398,13 +398,20 @@ async def post_upload(request: Request, place: WritePlace) -> Response:
 # -- gangs of tasks --------------------------------------------------------------------------------------------------
 
 
-async def gang_of_task(
-    request: Request,
-    user: GetUserDep,
+async def task_in_address(
     dag_id: Annotated[str, Path()],
     run_id: Annotated[str, Path()],
     task_id: Annotated[str, Path()],
     map_index: Annotated[int, Path(ge=-1, lt=2**31, description="-1 for a task that is not mapped.")],
+) -> TaskKey:
+    """Return the task instance in the address of a request."""
+    return TaskKey(dag_id, run_id, task_id, map_index, installation_id())
+
+
+async def gang_of_task(
+    request: Request,
+    user: GetUserDep,
+    key: Annotated[TaskKey, Depends(task_in_address)],
     *,
     logs: LogsOf = Logs.NONE,
     rank: Annotated[
@@ -412,7 +419,6 @@ async def gang_of_task(
     ] = None,
 ) -> Response:
     """Return what the gang of a task does and why, and its ranks."""
-    key = TaskKey(dag_id, run_id, task_id, map_index, installation_id())
     with request.app.state.limits.admit(str(user.get_id())):
         record = await run_in_threadpool(request.app.state.read_task_record, key)
         if record is None:
