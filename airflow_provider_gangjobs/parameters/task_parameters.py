@@ -124,12 +124,28 @@ class GangParameters(ErrorRules):
     def _set_parameters(self, given: Mapping[str, Any]) -> None:
         """Convert the parameters, set the attributes, and check them as far as their templates allow.
 
+        The process of a task does not check the parameters that describe the gang. The submission does that after their
+        templates are rendered, and a process that resumes the task would pay for loading the rules.
+
         Raises:
             InvalidGangSpec: a parameter is invalid. The error lists all problems.
         """
         for name, parameter in PARAMETERS.items():
             setattr(self, parameter.attribute, convert(name, given[name]))
-        self._check_parameters(must_end_from_trigger=bool(given["end_from_trigger"]))
+        in_task = self.is_in_task_process()
+        spec = None if in_task else self._spec_parameters()
+        checks.refuse(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS}))
+        problems = [*self._problems_of_values()]
+        reported = {PARAMETERS[problem.path].attribute for problem in problems}
+        if spec is not None:
+            problems += checks.spec_problems({k: v for k, v in spec.items() if k not in reported})
+            problems += shorthands.restart_problems(spec, self.launch)
+        problems += shorthands.mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker)
+        problems += checks.limit_problems(self)
+        problems += shorthands.role_problems(self.roles, self.wait_until, self.launch)
+        if given["end_from_trigger"] and not in_task:
+            problems += end_problems(self.end_facts)
+        checks.refuse(problems)
 
     @property
     def time_limits(self) -> dict[str, float]:
@@ -162,35 +178,6 @@ class GangParameters(ErrorRules):
             return None
         timeout = self.execution_timeout
         return timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None
-
-    def _check_parameters(self, *, must_end_from_trigger: bool = False) -> None:
-        """Check the parameters when the DAG file is parsed, as far as their templates allow.
-
-        The process of a task does not check the parameters that describe the gang. The submission does that after their
-        templates are rendered, and a process that resumes the task would pay for loading the rules.
-
-        :param must_end_from_trigger: Refuse what a triggerer cannot do at the end of the task.
-
-        Raises:
-            InvalidGangSpec: a parameter is invalid. The error lists all problems.
-        """
-        task: Any = self
-        in_task = self.is_in_task_process()
-        spec = None if in_task else self._spec_parameters()
-        checks.refuse(log_problems(**{name: getattr(self, name) for name in _LOG_PARAMETERS}))
-        problems = [*self._problems_of_values()]
-        reported = {PARAMETERS[problem.path].attribute for problem in problems}
-        checks.refuse(
-            (
-                *problems,
-                *(() if spec is None else checks.spec_problems({k: v for k, v in spec.items() if k not in reported})),
-                *(() if spec is None else shorthands.restart_problems(spec, self.launch)),
-                *shorthands.mpi_problems(self.launch, self.ssh_secret, self.slots_per_worker),
-                *checks.limit_problems(task),
-                *shorthands.role_problems(task.roles, self.wait_until, self.launch),
-                *(end_problems(task.end_facts) if must_end_from_trigger and not in_task else ()),
-            )
-        )
 
     def _problems_of_values(self) -> Iterator[Problem]:
         for name, parameter in PARAMETERS.items():
