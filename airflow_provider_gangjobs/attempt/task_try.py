@@ -180,7 +180,10 @@ class TaskTry:
                     self.log.warning("%s", running)
                     self._wait_for_previous(running)
         log_submission(self.task, submission, self.log, server_software=self.gangs.server_software)
-        self._note_secrets(submission.ref, None if submission.adopted else spec)
+        if submission.names_secrets:
+            self._secrets[submission.ref] = True
+        else:
+            self._note_secrets(submission.ref, None if submission.has_other_parameters else spec)
         return submission
 
     @contextmanager
@@ -266,15 +269,15 @@ class TaskTry:
         )
         self.operator.defer_for(args, backstop, for_previous=for_previous)
 
-    def _note_secrets(self, ref: GangRef, created: GangSpec | None = None) -> bool | None:
+    def _note_secrets(self, ref: GangRef, spec: GangSpec | None = None) -> bool | None:
         """Let the Job say where its gang has secrets, and return `TriggerArgs.secrets`.
 
-        :param created: The spec of the gang, if this try has created it. Without secrets it costs no request.
+        :param spec: The spec of the gang, if this try has rendered it. Without secrets it costs no request.
         """
         from airflow_provider_gangjobs.airflow_api.task_log import find_secrets, mask
         from airflow_provider_gangjobs.jobs.gang_secrets import has_secrets, write_places
 
-        has_any = None if created is None else has_secrets(created, mask)
+        has_any = None if spec is None else has_secrets(spec, mask)
         if has_any is not False:
             has_any = self.gangs.call(lambda service: write_places(service.client, ref, find_secrets))
         if has_any is None:

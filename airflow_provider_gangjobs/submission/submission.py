@@ -206,6 +206,10 @@ class Submission:
     """Which of `queue_name` and `queue_priority` a new gang has from the connection."""
     restarts_max: int = 0
     """How often the programs of the ranks may be restarted in their pods."""
+    has_other_parameters: bool = False
+    """Whether the gang was submitted with other parameters than those of this submission."""
+    names_secrets: bool = False
+    """Whether the Job says where the gang has secrets (`jobs.gang_secrets`)."""
 
 
 async def find_submission(client: Client, submission_id: str, *, namespace: str) -> GangView | None:

@@ -500,10 +500,11 @@ class _SubmissionRun(Struct, frozen=True):
     def _submission(self, progress: Progress, adopted: StoredGang | None) -> Submission:
         job = adopted if adopted is not None and adopted.jobs and adopted.is_ended else progress.stored
         state = end_of(job)
+        is_other = adopted is not None and adopted.record.spec_hash != self.spec.hash
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
-            workers=adopted.workers if adopted and adopted.record.spec_hash != self.spec.hash else self.shape.size,
+            workers=adopted.workers if adopted is not None and is_other else self.shape.size,
             submission_id=progress.attempt.submission_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
@@ -514,4 +515,6 @@ class _SubmissionRun(Struct, frozen=True):
             queue=job.queue or job.record.queue,
             queue_defaults=() if progress.adopted else self.shape.connection_defaults,
             restarts_max=job.record.restarts or 0,
+            has_other_parameters=is_other,
+            names_secrets=job.view.metadata.annotations.secrets is not None,
         )

@@ -165,6 +165,19 @@ def test_gang_of_two_with_its_logs_costs_few_requests(
     assert len(requests) - written_later <= REQUESTS_MAX, "\n".join(requests)
 
 
+def test_worker_adopts_a_gang_with_two_requests(task: TaskMaker, requests: list[str]) -> None:
+    """One says what the cluster serves of the Workload API, and one lists the Jobs of the task."""
+    train = task(WRITE_LOG_AND_RESULT, deferrable=True)
+    context = train.next_try()
+    submitted = train.defer(context).trigger.serialize()
+    requests.clear()
+
+    adopted = train.defer(context).trigger.serialize()
+
+    assert adopted[0] == submitted[0]
+    assert len(requests) == 2, "\n".join(requests)
+
+
 # -- How many functions of the provider lie between `execute` and the transport that sends the first request ---------
 
 FRAMES_MAX: Final = 20
