@@ -306,14 +306,23 @@ def test_every_template_field_is_an_attribute() -> None:
     assert [name for name in train.template_fields if not hasattr(train, name)] == []
 
 
-def test_rendered_fields_of_a_task_that_runs_are_those_with_a_value() -> None:
+class TrainOperator(GangJobOperator):
+    template_fields = (*GangJobOperator.template_fields, "model", "team")
+    model, team = None, "{{ team }}"
+
+
+@pytest.mark.parametrize("kind", [GangJobOperator, TrainOperator])
+def test_template_fields_of_a_task_are_those_with_a_value(kind: type[GangJobOperator]) -> None:
     with DAG("d", schedule=None):
-        train = GangJobOperator(**SOUND, name="{{ team }}")
+        train = kind(**SOUND, name="{{ team }}")
+        train.node_selector = {"team": "{{ team }}"}  # as a cluster policy does
     train.render_template_fields({"team": "blue"})
 
-    assert {"image", "command", "workers", "name"} <= set(train.template_fields)
-    assert not {"volumes", "env_from", "affinity"} & set(train.template_fields)
-    assert "volumes" in GangJobOperator.template_fields
+    assert {"image", "command", "workers", "name", "node_selector"} <= set(train.template_fields)
+    assert not {"volumes", "env_from", "affinity", "model"} & set(train.template_fields)
+    assert train.node_selector == {"team": "blue"}
+    assert ("team" in train.template_fields) == (kind is TrainOperator)
+    assert "volumes" in kind.template_fields
 
 
 def test_process_of_a_task_leaves_the_check_of_the_gang_to_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
