@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
+    from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 
 _TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
 HOOK: Final = "airflow_provider_gangjobs.hooks.gang_job"
@@ -85,6 +86,8 @@ class _GangTrigger(StoredTrigger):
 
     until: ClassVar[FollowUntil]
     _has_yielded = False
+    _seen_end: SeenEnd | None = None
+    """What the wait has seen of the end of a gang that has ended by itself."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
@@ -98,9 +101,7 @@ class _GangTrigger(StoredTrigger):
         )
         from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
         from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable, without_streamed
-        from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 
-        seen = [SeenEnd()]
         started = asyncio.get_running_loop().time()
         # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
         is_in_triggerer = self.task_instance is not None
@@ -108,9 +109,10 @@ class _GangTrigger(StoredTrigger):
         with report_metrics(), sweeping:
             if is_in_triggerer:
                 ask_airflow_once(self.args, self.task_instance)
-            wait = wait_for_event(self.args, self.until, self.log, loop_ends=not is_in_triggerer, on_end=seen.append)
-            event = await wait
-            ends_here = is_in_triggerer and await complete(self.args, event, self.task_instance, self.log, seen[-1])
+            on_end, loop_ends = self._note_end, not is_in_triggerer
+            event = await wait_for_event(self.args, self.until, self.log, loop_ends=loop_ends, on_end=on_end)
+            seen = self._seen_end
+            ends_here = is_in_triggerer and await complete(self.args, event, self.task_instance, self.log, seen)
         if ends_here:
             self._has_yielded = True
             deliver_when_accepted(self.args, event, self.task_instance)
@@ -121,6 +123,9 @@ class _GangTrigger(StoredTrigger):
             event = without_streamed(event, self.log)
         self._has_yielded = True
         yield self.event(mask_event(event).to_payload())
+
+    def _note_end(self, seen: SeenEnd) -> None:
+        self._seen_end = seen
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""

@@ -1,6 +1,6 @@
 """Ends the task of a gang that has succeeded in the triggerer, as a worker would: logs, XComs, success, delivery.
 
-    if await complete(args, event, ti, log):
+    if await complete(args, event, ti, log, seen):
         deliver_when_accepted(args, event, ti)
         yield success_event()
 
@@ -42,7 +42,7 @@ from airflow_provider_gangjobs.ending.deliver import awaits_delivery, deliver
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.spec import Logs, Results
 from airflow_provider_gangjobs.gang.state.phase import Status
-from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
+from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd, collect_outcomes
 from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 
 FIRST_REQUEST_S: Final = 30.0
 """How long an end waits for the first answer of Airflow to this process; see `ask_airflow_once`."""
@@ -114,13 +113,13 @@ def ask_airflow_once(args: TriggerArgs, ti: Any) -> None:
         limits.first_request = asyncio.create_task(read_task_state(ti, cast("Logger", _log)), name="first request")
 
 
-async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger, seen: SeenEnd) -> bool:
+async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger, seen: SeenEnd | None) -> bool:
     """Do what a worker does at the end of a gang, up to the success. Return false if a worker must end the task.
 
     The log says where the task ends, and why. Raises only when it is cancelled. Safe to repeat.
 
     :param ti: The task instance of the trigger.
-    :param seen: What the wait has seen of the end of the gang.
+    :param seen: What the wait has seen of the end of the gang; `None` if nothing.
     """
     if args.end is None:
         return False
@@ -136,7 +135,7 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger, se
             async with shared_service(config) as gangs:
                 if not await learn_secrets(gangs.client, args.ref, args.secrets):
                     raise _NeedsWorkerError("the secrets of the gang are not known in the triggerer")
-                await _Completion(args, end, event, ti, log, seen).run(gangs)
+                await _Completion(args, end, event, ti, log, seen or SeenEnd()).run(gangs)
     except TimeoutError:
         why = f"the end was not complete within {within_s:.0f} s"
     except _NeedsWorkerError as needed:
