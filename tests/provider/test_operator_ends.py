@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
+import traceback
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -20,12 +22,14 @@ from airflow_provider_gangjobs.attempt.deferral import (
     recovery_action,
     worker_wait_limit_s,
 )
+from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event_in_worker
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded, GangFailed, OutcomesMissing, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.pod_index import Counts
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
+from airflow_provider_gangjobs.service.gangs import EventLoopThread
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.guarantees.history import is_held
@@ -59,16 +63,30 @@ def run_to_the_limit(train: Task, way: str) -> None:
     context = train.next_try()
     if way == "deferred":
         train.operator().execute_complete(context, run_trigger(train.defer(context)))
-    if way == "by the alarm":
-        threading.Thread(target=raise_alarm_when_the_gang_runs, args=(train,), daemon=True).start()
-    with airflow_alarm(TIMEOUT_S if way == "by the alarm" else LIMIT_S):
+    elif way == "in the worker":
         train.operator().execute(context)
+    else:
+        threading.Thread(target=raise_alarm_in_the_wait, args=(train,), daemon=True).start()
+        with airflow_alarm(TIMEOUT_S):
+            train.operator().execute(context)
 
 
-def raise_alarm_when_the_gang_runs(train: Task) -> None:
-    """Raise the alarm long before the operator itself stops waiting."""
+def raise_alarm_in_the_wait(train: Task) -> None:
+    """Raise the alarm while the main thread waits for the gang, long before the operator itself stops waiting.
+
+    At another moment, the main thread may just have acquired a lock, of a log handler or of an import. The exception of
+    the alarm then leaves the lock acquired, and the event loop of the operator waits for it without end.
+    """
     wait_for("the gang's pods", lambda: train.pods)
+    wait_for("the wait of the main thread", is_main_thread_waiting)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
+def is_main_thread_waiting() -> bool:
+    """Return whether the main thread waits for the result of the coroutine that follows the gang."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    callers = [each.f_code for each, _ in traceback.walk_stack(frame)]
+    return callers[0] is EventLoopThread.run.__code__ and wait_for_event_in_worker.__code__ in callers
 
 
 def end_state(train: Task) -> str:
