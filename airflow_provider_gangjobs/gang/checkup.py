@@ -95,7 +95,7 @@ _REQUIRED: Final = (
     (BASE, "", "pods/log", "get", "copy the logs of the ranks"),
     (BASE, "", "services", "create get", "name the ranks"),
     (BASE, "", "configmaps", "create get list patch", "store files and outcomes"),
-    (BASE, "", "events", "list create", "say why pods are refused"),
+    (BASE, "", "events", "list", "say why pods are refused"),
     (BASE, _SCHEDULING, "workloads", "create get list", "schedule gangs"),
     (BASE, _SCHEDULING, "podgroups", "create get list watch", "schedule gangs"),
     (KUEUE, _KUEUE, "workloads", "list watch patch", "say why a gang waits in its queue"),

@@ -6,7 +6,7 @@ A caller builds one `SubmissionRequest` (`submission`), and `submit` carries it 
     submission = await submit(client, GangSpec(image="i", workers=4), request, discovered=discovered)
 
 Each round of a submission lists the Jobs of the task, decides by the rule of the request (`adopt_or_submit`), and runs
-the steps that are left (`steps`). `submission` reads what the Job says about its submission.
+the steps that are left (`step`, `jobs`, `placement`). `submission` reads what the Job says about its submission.
 
 Who retries what. Each loop runs inside the one above it, and no other loop repeats a request:
 
@@ -16,7 +16,7 @@ Who retries what. Each loop runs inside the one above it, and no other loop repe
                                                         earlier attempt run
     the rounds           `submit.submit`                the list of the Jobs and the       `ROUNDS_MAX` rounds
                                                         decision, after RestartSubmission
-    the step             `steps.step.run_step`          one write, after the object was    `TRIES_MAX` tries, or
+    the step             `step.run_step`                one write, after the object was    `TRIES_MAX` tries, or
                                                         read and is not the wanted one     `WEBHOOK_WAIT_S` seconds
     the transport        `cluster.http.transport`       one request that the server did    `RETRY_FOR_S` seconds
                                                         not process, or that reads

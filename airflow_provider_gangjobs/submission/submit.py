@@ -1,6 +1,7 @@
 """Submit: a task has one live gang, however often and from wherever the gang is submitted.
 
-The order of the steps works on every version of Kubernetes and with any feature gates, and every object has an owner:
+The order of the steps (`_steps_of`) works on every version of Kubernetes and with any feature gates, and every object
+has an owner:
 
 1. List the task's Jobs: adopt one, or submit the next attempt.
 2. POST the Job, suspended, and check that the stored Job has the pods' link to their group.
@@ -9,7 +10,7 @@ The order of the steps works on every version of Kubernetes and with any feature
 
 A gang with roles has one more Job for each role after the first one. These Jobs are created after the first Job, also
 suspended, and are started before it. So the first Job is suspended as long as any step is left. In a queue, the Jobs of
-all roles are those of a JobSet, and `steps.jobs` has the order of the steps.
+all roles are those of a JobSet, and `jobs` has the order of the steps.
 
 A crash after any step leaves at most one suspended Job. The next call completes this Job, and the deletion of the Job
 deletes everything that it owns.
@@ -33,14 +34,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES, PODS
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, SERVICES
 from airflow_provider_gangjobs.ending.delete import delete
 from airflow_provider_gangjobs.ending.release import count_running
 from airflow_provider_gangjobs.ending.stop import end_jobs, stop
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
 from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey, build_attempt, digest_of, task_selector
+from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
+from airflow_provider_gangjobs.gang.render.files import KEY_BYTES
+from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_service
 from airflow_provider_gangjobs.gang.render.placement import (
     ONE_POD,
     Placement,
@@ -66,8 +70,7 @@ from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, h
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
-from airflow_provider_gangjobs.jobs.claim import take_claim
-from airflow_provider_gangjobs.jobs.requests import RestartSubmission, RetryingRequests, get_job
+from airflow_provider_gangjobs.jobs.requests import RestartSubmission, RetryingRequests, get_job, take_claim
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (
@@ -81,14 +84,31 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     gang_of_later_try,
 )
 from airflow_provider_gangjobs.submission.capabilities import require_topology
-from airflow_provider_gangjobs.submission.steps.jobs import conflict
-from airflow_provider_gangjobs.submission.steps.order import steps_of
-from airflow_provider_gangjobs.submission.steps.placement import (
+from airflow_provider_gangjobs.submission.jobs import (
+    CHECK_JOB_SETS,
+    CREATE_JOB_SET,
+    FIND_JOBS,
+    REQUIRE_UPLOADS,
+    CreateJob,
+    CreateOwned,
+    GiveJobSetToQueue,
+    StartJob,
+    StartRole,
+    conflict,
+    create_role,
+)
+from airflow_provider_gangjobs.submission.placement import (
+    CHECK_GANG_LINK,
+    CHECK_QUEUE,
+    CHECK_UNNAMED_QUEUE,
+    DRY_RUN,
+    WAIT_FOR_WORKLOAD,
     depends_on_queue,
+    group_steps,
     read_topology_guarantee,
     select_placement,
 )
-from airflow_provider_gangjobs.submission.steps.step import Progress, permission_advice, run_step
+from airflow_provider_gangjobs.submission.step import Progress, permission_advice, run_step
 from airflow_provider_gangjobs.submission.submission import Submission, UnconfirmedTry
 
 if TYPE_CHECKING:
@@ -100,6 +120,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
+    from airflow_provider_gangjobs.submission.step import Step
     from airflow_provider_gangjobs.submission.submission import SubmissionRequest
 
 
@@ -211,6 +232,36 @@ def _step(where: str, name: str) -> Iterator[None]:
 
 def _taken_over(job: StoredGang) -> SubmissionFailed:
     return SubmissionFailed(str(job.ref), CHOOSE_ATTEMPT, TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
+
+
+def _steps_of(progress: Progress) -> Sequence[Step]:
+    """Return all steps in order. A step that has nothing to do is skipped."""
+    service = CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid))
+    key = secrets.token_hex(KEY_BYTES)
+    files = CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid, supervisor_key=key))
+    check: tuple[Step, ...]
+    create: tuple[Step, ...]
+    prepare: tuple[Step, ...]
+    if progress.has_job_set:
+        check, create, prepare = (CHECK_JOB_SETS,), (CREATE_JOB_SET,), (FIND_JOBS, GiveJobSetToQueue())
+    else:
+        roles = roles_of(progress.spec)[1:]
+        group = group_steps(progress.scheduler) if progress.scheduler else ()
+        check, create = (), (CHECK_GANG_LINK, *map(create_role, roles))
+        prepare = (*group, WAIT_FOR_WORKLOAD, *(StartRole(role.name) for role in roles))
+    return (
+        CHECK_QUEUE,
+        *check,
+        CHECK_UNNAMED_QUEUE,
+        REQUIRE_UPLOADS,
+        DRY_RUN,
+        CreateJob(),
+        *create,
+        service,
+        files,
+        *prepare,
+        StartJob(Queue(progress.shape.kueue_queue)),
+    )
 
 
 class _SubmissionRun(Struct, frozen=True):
@@ -476,7 +527,7 @@ class _SubmissionRun(Struct, frozen=True):
         If the submission can never be completed, the Job is deleted, or stopped with the error.
         """
         try:
-            for step in steps_of(progress):
+            for step in _steps_of(progress):
                 await run_step(step, progress)
         except (RestartSubmission, GangJobError) as error:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable

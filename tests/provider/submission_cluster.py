@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.render.placement import Placement, Placement
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.jobs.claim import claim_patch
+from airflow_provider_gangjobs.jobs.requests import claim_patch
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_TASK
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving

@@ -229,10 +229,7 @@ NOT_TO_SUBMIT = (
     f"{OURS}gang.outcome.end_reason",
     f"{OURS}attempt.completion",
     f"{OURS}ending.submissions",
-    f"{OURS}ending.submissions",
-    f"{OURS}submission.operations",
     f"{OURS}tracking",
-    f"{OURS}attempt.triggerer.endings",
     f"{OURS}attempt.triggerer.endings",
     f"{OURS}attempt.triggerer.gang_wait",
 )
@@ -242,8 +239,7 @@ NOT_TO_RESUME = (
     f"{OURS}gang.render.job_manifest",
     f"{OURS}gang.validation.validate",
     f"{OURS}submission.adopt_or_submit",
-    f"{OURS}submission.steps.order",
-    f"{OURS}submission.steps.placement",
+    f"{OURS}submission.placement",
     f"{OURS}submission.submit",
     f"{OURS}triggers.gang_job",
 )

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.steps.step import WEBHOOK_WAIT_S
+from airflow_provider_gangjobs.submission.step import WEBHOOK_WAIT_S
 from airflow_provider_gangjobs.submission.submission import SUBMISSION_DEADLINE_S
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind

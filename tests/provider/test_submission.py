@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.submission import UnconfirmedTry
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
-from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
+from gangjobs_sandbox.resources import JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
 from tests.ends import delete_gang
 from tests.manifests import SUSPENDED_MANIFEST
@@ -154,9 +154,6 @@ async def test_preferred_gang_falls_back_and_logs_the_reason():
         submission = await cluster.submit(PREFERRED)
         assert submission.decision.startswith("basic:Kubernetes 1.37 does not serve the Workload API")
         assert submission.notes == (f"Not a gang: {submission.decision.removeprefix('basic:')}",)
-        (event,) = cluster.objects(EVENTS)
-        assert (event["reason"], event["type"]) == ("NotAGang", "Warning")
-        assert event["involvedObject"]["uid"] == submission.ref.uid
         assert read_job(cluster.live_jobs()[0]).placement == submission.decision
         cluster.check_one_live_gang(submission)
 
@@ -357,14 +354,6 @@ async def test_priority_class_that_does_not_exist_is_named_with_its_remedy():
             await cluster.submit(GangSpec(image="trainer:1", workers=4, priority_class="urgent"))
         assert caught.value.remedy == "Create the PriorityClass, or correct priority_class"
         assert (caught.value.retryable, cluster.live_jobs()) == (False, [])
-
-
-async def test_a_fallback_without_permission_for_events_still_runs():
-    async with running_cluster("none") as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="events"))
-        submission = await cluster.submit(PREFERRED)
-        cluster.check_one_live_gang(submission)
-        assert "NotAGang" not in {event["reason"] for event in cluster.objects(EVENTS)}
 
 
 async def test_unknown_capabilities_are_a_retryable_error(cluster):

@@ -45,7 +45,7 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.kube.names import is_dns_label
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
-from airflow_provider_gangjobs.submission.steps.placement import depends_on_queue, select_placement
+from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 
 # -- The gang schedulers beside the default scheduler: selection, links, objects, and the guarantee in a cluster -----
 

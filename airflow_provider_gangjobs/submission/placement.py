@@ -2,7 +2,8 @@
 
 A server whose feature gate is disabled drops the link silently, and the pods would run without gang scheduling.
 
-A queue is checked before anything is created. Where a permission to read an object of Kueue is missing, the fact is
+A queue is checked, and the Job is validated by a dry run if that is wanted, before anything is created. A check that
+refuses leaves no object behind. Where a permission to read an object of Kueue is missing, the fact is
 unknown, and nothing is refused because of it.
 """
 
@@ -12,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster.errors import AlreadyExists, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.resources import JOBS, KUEUE_GROUP, Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem, SubmissionFailed
@@ -30,7 +32,7 @@ from airflow_provider_gangjobs.gang.queues import (
     topology_problem,
     unnamed_roles_error,
 )
-from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job
+from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job, render_role
 from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
     PlacementDecision,
@@ -38,6 +40,7 @@ from airflow_provider_gangjobs.gang.render.placement import (
     ineligibility_reason,
     is_single_pod,
 )
+from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, Guarantee, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.external import (
     AUTO,
@@ -59,8 +62,8 @@ from airflow_provider_gangjobs.gang.schedulers.workload_api import (
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
-from airflow_provider_gangjobs.submission.steps.jobs import CreateOwned
-from airflow_provider_gangjobs.submission.steps.step import RepeatableStep
+from airflow_provider_gangjobs.submission.jobs import CreateOwned
+from airflow_provider_gangjobs.submission.step import RepeatableStep, refused_fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -70,7 +73,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
-    from airflow_provider_gangjobs.submission.steps.step import Progress
+    from airflow_provider_gangjobs.submission.step import Progress
 
 
 T = TypeVar("T")
@@ -489,3 +492,51 @@ def _group_step(scheduler: GangScheduler, kind: ApiKind) -> CreateOwned:
         return scheduler.pod_group(progress.group, progress.ref.uid, workload["metadata"]["uid"] if workload else "")
 
     return CreateOwned(Resource(*kind), body)
+
+
+async def validate_by_dry_run(progress: Progress) -> None:
+    """POST the Job as a dry run. The server validates the Job, checks quota and permissions, and stores nothing.
+
+    Raises:
+        InvalidGangSpec: the server refuses the Job. Each cause in the answer becomes a problem.
+        GangUnsupported: the server would drop the pods' link to their group, and a gang is required.
+    """
+    body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
+    stored = await _dry_run(progress, body, progress.spec)
+    if stored is None:
+        return
+    check_gang_link(progress, stored)
+    for role in roles_of(progress.spec)[1:]:
+        scheduler = progress.gang_scheduler
+        body = render_role(progress.spec, role, progress.attempt, progress.decision, scheduler, main_job_uid="")
+        del body["metadata"]["ownerReferences"]  # the owner does not exist yet
+        of_role = replace(progress.spec, roles={role.name: (progress.spec.roles or {})[role.name]})
+        await _dry_run(progress, body, of_role, role.name)
+
+
+async def _dry_run(progress: Progress, job: Object, spec: GangSpec, role: str = "") -> Object | None:
+    """Return the Job that the server would store; None if a Job of this name exists.
+
+    :param spec: The part of the parameters from which the Job was made.
+    :param role: The name of the role, unless it is the first one.
+    """
+    try:
+        return await progress.requests.create(JOBS, job, dry_run=True)
+    except AlreadyExists:
+        return None  # created by a concurrent submitter, or a conflict: the next step shows which
+    except (Invalid, BadRequest) as error:
+        unnamed = Problem("Job", error.message, "Correct the fields that the server names")
+        problems = refused_fields_of(error, spec) or (unnamed,)
+        raise InvalidGangSpec(tuple(_with_role(each, role) if role else each for each in problems)) from error
+
+
+def _with_role(problem: Problem, role: str) -> Problem:
+    """Return the problem with the role in its path, which a field that the user did not write lacks."""
+    if problem.path.startswith((f"roles.{role}", "pod_overrides", "manifest")):
+        return problem
+    return Problem(f"roles.{role}: {problem.path}", problem.what, problem.remedy)
+
+
+DRY_RUN: Final = RepeatableStep(
+    "validate the Job by a dry run", lambda progress: progress.dry_run and not progress.job, validate_by_dry_run
+)

@@ -11,7 +11,6 @@ import logging
 import re
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -28,7 +27,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     causes_in,
     is_webhook_unavailable,
 )
-from airflow_provider_gangjobs.cluster.resources import EVENTS
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
@@ -72,7 +70,7 @@ class Progress:
     dry_run: bool = False
     """Whether the server validates the Job in a dry run before anything is created."""
     notes: list[str] = field(default_factory=list)
-    """Guarantees that the submission has lost, for the log and for an event on the Job."""
+    """Guarantees that the submission has lost, for the log."""
 
     @property
     def ref(self) -> GangRef:
@@ -277,49 +275,3 @@ def _is_not_ready(message: str) -> bool:
 def _is_quota_exceeded(error: ClusterError) -> bool:
     """Return whether a quota is exceeded. A retry may find free quota, but it does not find a missing permission."""
     return isinstance(error, Forbidden) and "exceeded quota" in error.message
-
-
-# -- the event on the Job about a lost guarantee, where users look for it -----------------------------------------
-
-REASON = "NotAGang"
-MESSAGE_CHARACTERS_MAX = 1000
-
-
-async def create_fallback_event(progress: Progress) -> None:
-    """POST an event on the Job that says why the pods are placed without gang scheduling. Raises no `ClusterError`.
-
-    The name of the event is fixed, so a repeated step creates no second event.
-    """
-    try:
-        await progress.requests.create(EVENTS, event_of(progress, datetime.now(UTC)))
-    except ClusterError as error:
-        log.debug("The event for %s could not be created: %s", progress.where, error)
-
-
-CREATE_FALLBACK_EVENT: Final = RepeatableStep(
-    "create the fallback event", lambda progress: bool(progress.notes), create_fallback_event
-)
-
-
-def event_of(progress: Progress, at: datetime) -> Object:
-    """Return an event of type Warning on the Job."""
-    ref, moment = progress.ref, at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{ref.name}.not-a-gang", "namespace": ref.namespace},
-        "involvedObject": {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "namespace": ref.namespace,
-            "name": ref.name,
-            "uid": ref.uid,
-        },
-        "type": "Warning",
-        "reason": REASON,
-        "message": "; ".join(progress.notes)[:MESSAGE_CHARACTERS_MAX],
-        "source": {"component": "gangjobs"},
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
-    }

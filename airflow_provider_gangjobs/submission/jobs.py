@@ -1,4 +1,4 @@
-"""The steps that create and start the Jobs of a gang, and create what the Jobs own.
+"""The steps that create and start the Jobs of a gang, and create what the Jobs own, of which uploads must exist.
 
 A gang with roles in a queue of Kueue has one JobSet, whose Jobs are those of the roles, because Kueue makes a Workload
 for each Job, and one Workload for a JobSet. A Job of a JobSet cannot be the main Job of a gang, because the JobSet
@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow_provider_gangjobs.cluster.client import patch_version
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS, Resource
-from airflow_provider_gangjobs.exceptions import GangUnsupported, JobDeleted, SubmissionConflict
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, Resource
+from airflow_provider_gangjobs.exceptions import (
+    GangUnsupported,
+    InvalidGangSpec,
+    JobDeleted,
+    Problem,
+    SubmissionConflict,
+)
 from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by
 from airflow_provider_gangjobs.gang.marks import Submitted
 from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
@@ -33,7 +39,7 @@ from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_rol
 from airflow_provider_gangjobs.kube.names import pointers_of
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
-from airflow_provider_gangjobs.submission.steps.step import RepeatableStep, Step
+from airflow_provider_gangjobs.submission.step import RepeatableStep, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
-    from airflow_provider_gangjobs.submission.steps.step import Progress
+    from airflow_provider_gangjobs.submission.step import Progress
 
 
 class CreateJob(Step, frozen=True):
@@ -131,7 +137,7 @@ class CreateOwned(Step, frozen=True):
         return progress.failed(self.name, str(error), transient=True, advice=advice)
 
 
-class ChangeStep(Step, frozen=True):
+class _ChangeStep(Step, frozen=True):
     """PATCH an object that the submission has created, and that somebody may have deleted since."""
 
     lets_pods_run: ClassVar[bool] = True
@@ -174,7 +180,7 @@ class ChangeStep(Step, frozen=True):
 _COMPARED_FIELDS: Final = ("uid", "generation", "annotations")
 
 
-class StartJob(ChangeStep, frozen=True):
+class StartJob(_ChangeStep, frozen=True):
     """PATCH the Job so that it may run, unless it was stopped, claimed, or deleted since it was last read.
 
     If a comparison of the patch fails, the server answers 422 (Invalid).
@@ -226,7 +232,7 @@ class StartJob(ChangeStep, frozen=True):
         return queue_of_job(progress.stored) if is_known else self.queue
 
 
-class StartRole(ChangeStep, frozen=True):
+class StartRole(_ChangeStep, frozen=True):
     """PATCH the Job of a role that is not the first one so that it may run, unless it was ended since it was read."""
 
     role: str
@@ -322,7 +328,7 @@ FIND_JOBS: Final = RepeatableStep(
 )
 
 
-class GiveJobSetToQueue(ChangeStep, frozen=True):
+class GiveJobSetToQueue(_ChangeStep, frozen=True):
     """PATCH the JobSet with the label of its queue, in the version that was read."""
 
     name = "give the JobSet to its queue"
@@ -348,3 +354,22 @@ class GiveJobSetToQueue(ChangeStep, frozen=True):
 
 def _has_queue(job_set: Object) -> bool:
     return LABEL_KUEUE_QUEUE in job_set["metadata"].get("labels", {})
+
+
+async def require_uploads(progress: Progress) -> None:
+    """Check that the uploads exist that the pods mount. A pod whose upload is missing would never start.
+
+    Raises:
+        InvalidGangSpec: an upload does not exist.
+    """
+    missing = [name for name in progress.spec.uploads if await progress.requests.find(CONFIGMAPS, name) is None]
+    if missing:
+        where = f"does not exist in namespace {progress.attempt.namespace}"
+        raise InvalidGangSpec(
+            tuple(Problem(f"uploads.{name}", where, "Upload the files to this namespace first") for name in missing)
+        )
+
+
+REQUIRE_UPLOADS: Final = RepeatableStep(
+    "check the uploaded files", lambda progress: bool(progress.spec.uploads) and not progress.job, require_uploads
+)
