@@ -13,7 +13,7 @@ it is unknown, and nothing is logged.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import ValidationError
 
@@ -50,29 +50,20 @@ async def deactivate_workload(client: Client, namespace: str, job_uid: str) -> b
     Raises:
         ClusterError: it is unknown whether the Workload is deactivated.
     """
+    body = {"spec": {"active": False}}
     try:
-        found = await list_workloads(client, namespace, job_uid)
-        patched = [await _deactivate(client, one) for one in found]
+        resource, found = await list_workloads(client, namespace, job_uid)
+        metas = [one.metadata for one in found]
+        patched = [await patch_uid(client, resource, meta.name, namespace, meta.uid, body) for meta in metas]
     except Forbidden:
         return False
     return any(patched)
 
 
-async def _deactivate(client: Client, found: FoundWorkload) -> bool:
-    metadata = found.view.metadata
-    body = {"spec": {"active": False}}
-    return await patch_uid(client, found.resource, metadata.name, metadata.namespace, metadata.uid, body)
+async def list_workloads(client: Client, namespace: str, job_uid: str) -> tuple[Resource, list[KueueWorkloadView]]:
+    """Return the Workloads of a Job, and their resource in the version that was used.
 
-
-class FoundWorkload(NamedTuple):
-    """A Workload as it was read, with its resource in the version that was used."""
-
-    resource: Resource
-    view: KueueWorkloadView
-
-
-async def list_workloads(client: Client, namespace: str, job_uid: str) -> list[FoundWorkload]:
-    """Return the Workloads of a Job; none if the cluster does not serve them.
+    There are none if the cluster does not serve them.
 
     Raises:
         Forbidden: the permission to read them is missing.
@@ -84,8 +75,8 @@ async def list_workloads(client: Client, namespace: str, job_uid: str) -> list[F
             found = await client.list(resource, namespace, label_selector=f"{LABEL_KUEUE_JOB_UID}={job_uid}")
         except NotFound:
             continue
-        return [FoundWorkload(resource, view(KueueWorkloadView, one)) for one in found]
-    return []
+        return resource, [view(KueueWorkloadView, one) for one in found]
+    return kueue_workloads(VERSIONS[0]), []
 
 
 async def served_versions(client: Client, *, retry_for_s: float | None = None) -> frozenset[str] | None:

@@ -143,10 +143,10 @@ class Notification:
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
-    loop_local(WakeupQueue).enqueue(waiter)
+    loop_local(_WakeupQueue).enqueue(waiter)
 
 
-class WakeupQueue:
+class _WakeupQueue:
     """Wakes the waiters of one event loop in first-in, first-out order, at a limited rate.
 
     Without the limit, 10,000 gangs that are woken together delay a timer of another trigger by 3 s of CPU, and not by

@@ -51,7 +51,7 @@ from airflow_provider_gangjobs.tracking.wait_evidence import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
@@ -65,8 +65,8 @@ V = TypeVar("V")
 
 WHOLE_RANKS_MAX: Final = 1000
 """A gang of up to so many ranks is read as a whole: two pages of pods and at most 4.3 MB of ledger."""
-WHOLE_PAGES_MAX: Final = 4
-"""Pages of 500 pods. A Job that made more than twice as many pods as it has ranks is not read as a whole."""
+WHOLE_PODS_MAX: Final = 2 * WHOLE_RANKS_MAX
+"""A Job that made more than twice as many pods as it may have ranks is not read as a whole."""
 SAMPLE_PODS: Final = 200
 """How many failed pods, and how many waiting pods, are read of a large gang."""
 CLAIMS_MAX: Final = 2
@@ -193,10 +193,10 @@ class _Reader:
     async def _workload(self) -> tuple[KueueWorkloadView | None, bool]:
         """Return Kueue's Workload, and whether Workloads can be read. They only explain why a gang waits."""
         try:
-            found = await list_workloads(self.client, self.ref.namespace, queued_uid(self.job))
+            _, found = await list_workloads(self.client, self.ref.namespace, queued_uid(self.job))
         except ClusterError:
             return None, False
-        return (found[0].view if found else None), True
+        return (found[0] if found else None), True
 
     async def _position(self, workload: KueueWorkloadView | None, events: Sequence[EventView]) -> int | None:
         evidence = Evidence(events, queue_workload=workload)
@@ -207,12 +207,12 @@ class _Reader:
     async def _pods(self) -> tuple[list[PodView], bool]:
         try:
             if self.job.ranks <= WHOLE_RANKS_MAX:
-                self._raw_pods, is_whole = await self._list(msgspec.Raw, PODS, pages_max=WHOLE_PAGES_MAX)
+                self._raw_pods, is_whole = await self._list(msgspec.Raw, PODS, at_most=WHOLE_PODS_MAX)
                 if is_whole:
                     return list(map(_decode_pod, self._raw_pods)), True
-            failed, _ = await self._list(PodView, PODS, field_selector="status.phase=Failed", limit=SAMPLE_PODS)
-            waiting = {"field_selector": "status.phase=Pending", "limit": SAMPLE_PODS}
-            self._raw_pods, _ = await self._list(msgspec.Raw, PODS, **waiting)
+            failed, _ = await self._list(PodView, PODS, at_most=SAMPLE_PODS, field_selector="status.phase=Failed")
+            waiting = "status.phase=Pending"
+            self._raw_pods, _ = await self._list(msgspec.Raw, PODS, at_most=SAMPLE_PODS, field_selector=waiting)
         except ClusterError:
             self.unread.append("pods")
             return [], False
@@ -231,7 +231,7 @@ class _Reader:
         """Return the PodGroup, or `None` if it cannot be read. It only explains why a gang waits."""
         resource = group_resource_of(self.job)
         try:
-            found = (await self._list(PodGroupView, resource, limit=1))[0] if resource is not None else ()
+            found = (await self._list(PodGroupView, resource, at_most=1))[0] if resource is not None else ()
         except NotFound:  # the cluster serves this version no more
             return None
         except ClusterError:
@@ -239,9 +239,18 @@ class _Reader:
             return None
         return next(iter(found), None)
 
-    async def _list(self, kind: type[V], resource: Resource, **limits: Any) -> tuple[list[V], bool]:
-        selector = gang_selector(self.ref.name)
-        return await list_first(self.client, kind, resource, self.ref.namespace, label_selector=selector, **limits)
+    async def _list(
+        self, kind: type[V], resource: Resource, *, at_most: int, field_selector: str | None = None
+    ) -> tuple[list[V], bool]:
+        pages = self.client.list_views(
+            kind,
+            resource,
+            self.ref.namespace,
+            label_selector=gang_selector(self.ref.name),
+            field_selector=field_selector,
+            limit=min(at_most, PAGE_OBJECTS),
+        )
+        return await first_of(pages, at_most)
 
 
 def group_resource_of(gang: StoredGang) -> Resource | None:
@@ -261,31 +270,18 @@ def _with_evidence(snapshot: GangSnapshot, **more: Any) -> GangSnapshot:
     return replace(snapshot, evidence=with_fields(snapshot.evidence, **more))
 
 
-async def list_first(
-    client: Client,
-    kind: type[V],
-    resource: Resource,
-    namespace: str | None,
-    *,
-    label_selector: str | None,
-    field_selector: str | None = None,
-    limit: int = PAGE_OBJECTS,
-    pages_max: int = 1,
-) -> tuple[list[V], bool]:
-    """Return the first objects of a namespace or of the cluster, and whether these are all.
+async def first_of(pages: AsyncGenerator[list[V], None], at_most: int) -> tuple[list[V], bool]:
+    """Return the first objects of a list, and whether these are all.
 
-    Only the last page is not full.
+    :param pages: What `Client.list_views` returns. Only its last page is not full.
 
     Raises:
         ClusterError: The objects could not be listed.
     """
     found: list[V] = []
-    pages = client.list_views(
-        kind, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
-    )
     async with aclosing(pages):
         async for page in pages:
             found += page
-            if len(found) >= pages_max * limit:
+            if len(found) >= at_most:
                 return found, False
     return found, True

@@ -1,7 +1,7 @@
 """Overview of a namespace or cluster: all gangs as a person is told, and what stays of gangs although nobody needs it.
 
-The Jobs are listed page by page. What explains why gangs wait is read for all of them at once: at most `PAGES_MAX`
-pages of the pods that wait, of their groups, of Events, and of Kueue's Workloads; and what is free in the cluster.
+The Jobs are listed page by page. What explains why gangs wait is read for all of them at once: at most `OBJECTS_MAX`
+of the pods that wait, of their groups, of Events, and of Kueue's Workloads; and what is free in the cluster.
 Gangs that have failed with their ranks, or whose pods are not ready or lack a volume, are read one by one:
 `EXPLAINED_MAX` at a time, the latest first. A gang that all this does not explain has the category `Unknown`.
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
 from airflow_provider_gangjobs.cluster.resources import EVENTS, PODS
@@ -38,8 +39,8 @@ from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, P
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.explanation import (
     CAPACITY_WITHIN_S,
+    first_of,
     group_resource_of,
-    list_first,
     read_snapshot,
 )
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
@@ -100,8 +101,8 @@ async def held_pods(client: Client, namespace: str | None) -> dict[GangRef, list
     return held_by_gang(held)
 
 
-PAGES_MAX: Final = 2
-"""How many pages are read of the objects that explain why gangs wait: 500 objects each."""
+OBJECTS_MAX: Final = 2 * PAGE_OBJECTS
+"""How many objects of each kind are read that explain why gangs wait."""
 QUEUES_MAX: Final = 20
 """In how many queues of Kueue positions are read, at most once a minute each."""
 EXPLAINED_MAX: Final = 20
@@ -262,15 +263,8 @@ async def _list(
     label_selector: str | None,
     field_selector: str | None = None,
 ) -> tuple[list[T], bool]:
-    return await list_first(
-        client,
-        kind,
-        resource,
-        namespace,
-        label_selector=label_selector,
-        field_selector=field_selector,
-        pages_max=PAGES_MAX,
-    )
+    pages = client.list_views(kind, resource, namespace, label_selector=label_selector, field_selector=field_selector)
+    return await first_of(pages, OBJECTS_MAX)
 
 
 async def _read_workloads(

@@ -94,7 +94,7 @@ def test_snapshot_of_a_large_gang_has_the_failed_and_the_waiting_pods(
 def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
     hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explanation, "WHOLE_PAGES_MAX", 0)
+    monkeypatch.setattr(explanation, "WHOLE_PODS_MAX", 1)
     ref = submit(hook, NEVER_FITS, key)
 
     assert not look(hook, key).is_whole

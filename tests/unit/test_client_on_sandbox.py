@@ -14,16 +14,11 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import (
-    Conflict,
-    NotFound,
-    ReplyLost,
     TlsFailed,
-    Unauthorized,
 )
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
-from airflow_provider_gangjobs.cluster.served_resources import discover
+from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.kube.views import JobView
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
@@ -52,16 +47,14 @@ class Cluster:
     faults: Faults
     url: str
 
-    def config(
-        self, *, authority: Certificate | None = CERTIFICATE, token: str = TOKEN, **extras: Any
-    ) -> ClusterConfig:
-        content = kubeconfig(self.url, token, authority=authority.certificate if authority else None)
+    def config(self, *, authority: Certificate | None = CERTIFICATE, **extras: Any) -> ClusterConfig:
+        content = kubeconfig(self.url, TOKEN, authority=authority.certificate if authority else None)
         return ClusterConfig.from_extras("sandbox", {"kube_config": content, **extras})
 
 
 @asynccontextmanager
-async def cluster(release: str = "1.37") -> AsyncGenerator[Cluster, None]:
-    registry, faults = Registry(release=release), Faults()
+async def cluster() -> AsyncGenerator[Cluster, None]:
+    registry, faults = Registry(release="1.37"), Faults()
     app = create_app(registry, token=TOKEN, faults=faults)
     async with serving(app, certificate=CERTIFICATE) as address:
         yield Cluster(registry, faults, address.url)
@@ -73,16 +66,8 @@ def virtual() -> Clock:
 
 
 @asynccontextmanager
-async def connected(
-    connect: Connect = Client, *, release: str = "1.37"
-) -> AsyncGenerator[tuple[Cluster, Client], None]:
-    async with cluster(release) as running, connect(running.config(), clock=virtual()) as client:
-        yield running, client
-
-
-@asynccontextmanager
 async def watched(kind: type[Any], resource: Any = JOBS) -> AsyncGenerator[tuple[Cluster, Client, Informer[Any]], None]:
-    async with connected() as (running, client):
+    async with cluster() as running, Client(running.config(), clock=virtual()) as client:
         registry = InformerFactory(config=HURRIED, clock=virtual())
         async with registry.acquire(client, resource, "default", "gang", decode=kind, index=by_name) as informer:
             assert await informer.synced(10)
@@ -103,43 +88,6 @@ def job(name: str = "a", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template, **spec}}
 
 
-# -- objects ---------------------------------------------------------------------------------------------------
-
-
-@in_virtual_time
-async def test_object_lives_from_create_to_delete(connect: Connect) -> None:
-    async with connected(connect) as (_, client):
-        created = await client.create(JOBS, job(suspend=True), "default")
-        patched = await client.patch(JOBS, "a", "default", {"spec": {"suspend": False}})
-        assert (await client.get(JOBS, "a", "default"))["spec"]["suspend"] is False
-        assert patched["metadata"]["uid"] == created["metadata"]["uid"]
-        await client.delete(JOBS, "a", "default", uid=created["metadata"]["uid"])
-        with pytest.raises(NotFound):
-            await client.get(JOBS, "a", "default")
-
-
-@in_virtual_time
-async def test_unmet_preconditions_are_conflicts(connect: Connect) -> None:
-    async with connected(connect) as (_, client):
-        await client.create(JOBS, job(), "default")
-        with pytest.raises(Conflict):
-            await client.delete(JOBS, "a", "default", uid="another")
-        with pytest.raises(Conflict):
-            await client.patch(JOBS, "a", "default", {"metadata": {"resourceVersion": "1"}, "spec": {"suspend": True}})
-
-
-@pytest.mark.parametrize("kind", [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER])
-@in_virtual_time
-async def test_lost_response_does_not_show_whether_the_request_was_applied(connect: Connect, kind: FaultKind) -> None:
-    async with connected(connect) as (running, client):
-        running.faults.add(Fault(kind, method="POST"))
-        with pytest.raises(ReplyLost) as caught:
-            await client.create(CONFIGMAPS, {"metadata": {"name": "a"}}, "default")
-        assert caught.value.may_have_applied
-        exists = bool([c for c in await client.list(CONFIGMAPS, "default") if c["metadata"]["name"] == "a"])
-        assert exists is (kind is FaultKind.DROP_AFTER)
-
-
 # -- who is who ------------------------------------------------------------------------------------------------
 
 
@@ -157,26 +105,6 @@ async def test_verification_can_be_switched_off(connect: Connect) -> None:
         connect(running.config(authority=None, disable_verify_ssl=True)) as client,
     ):
         assert await client.list(JOBS, "default") == []
-
-
-@in_virtual_time
-async def test_wrong_token_is_refused_once_renewed(connect: Connect) -> None:
-    async with cluster() as running, connect(running.config(token="wrong-wrong-wrong")) as client:
-        with pytest.raises(Unauthorized):
-            await client.list(JOBS, "default")
-        assert client.statistics().renewals == 1
-
-
-@pytest.mark.parametrize(
-    ("release", "versions"),
-    [("1.36", ("v1alpha2",)), ("1.37", ("v1beta1", "v1alpha3")), ("none", ())],
-)
-@in_virtual_time
-async def test_releases_are_discovered(release: str, versions: tuple[str, ...]) -> None:
-    async with connected(release=release) as (_, client):
-        known = await discover(client)
-    assert (known.scheduling_versions, known.unknown) == (versions, {})
-    assert known.release == ("1.37" if release == "none" else release)
 
 
 # -- informer --------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
     ClusterError,
-    CredentialsFailed,
     Forbidden,
     Gone,
     MethodNotAllowed,
@@ -28,14 +27,12 @@ from airflow_provider_gangjobs.cluster.errors import (
     ReplyLost,
     ServerError,
     TooManyRequests,
-    Unauthorized,
     UnexpectedReply,
     Unreachable,
 )
 from airflow_provider_gangjobs.cluster.informer.health import SILENCE_BEFORE_WARNING_S, Health
 from airflow_provider_gangjobs.cluster.informer.reflector import (
     InformerConfig,
-    NextAction,
     Reflector,
     Target,
     Undecoded,
@@ -43,7 +40,7 @@ from airflow_provider_gangjobs.cluster.informer.reflector import (
     WatchEvent,
     decode_page,
     error_of_watch,
-    next_action,
+    has_expired,
 )
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -183,24 +180,18 @@ def values(store: Store[View]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("error", "ending"),
+    ("error", "expired"),
     [
-        (None, NextAction.RESUME),
-        (Gone(410, request=""), NextAction.RELIST),
-        (ServerError(504, request="", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), NextAction.RELIST),
-        (ServerError(504, request=""), NextAction.RESUME),
-        (Forbidden(403, request=""), NextAction.POLL),
-        (MethodNotAllowed(405, request=""), NextAction.POLL),
-        (Unauthorized(401, request=""), NextAction.RESUME),
-        (NotFound(404, request=""), NextAction.RESUME),
-        (ReplyLost("", ""), NextAction.RESUME),
-        (Unreachable("", ""), NextAction.RESUME),
-        (CredentialsFailed("", ""), NextAction.RESUME),
+        (None, False),
+        (Gone(410, request=""), True),
+        (ServerError(504, request="", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), True),
+        (ServerError(504, request=""), False),
+        (NotFound(404, request=""), False),
     ],
     ids=str,
 )
-def test_error_of_a_watch_decides_the_next_action(error: ClusterError | None, ending: NextAction) -> None:
-    assert next_action(error) is ending
+def test_error_of_a_watch_shows_whether_its_version_has_expired(error: ClusterError | None, expired: bool) -> None:
+    assert has_expired(error) is expired
 
 
 async def test_list_then_watch_from_its_version() -> None:

@@ -40,7 +40,7 @@ from airflow_provider_gangjobs.kube.text import log_fields
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.cluster.auth.kubeconfig import Section, SelectedContext
+    from airflow_provider_gangjobs.cluster.auth.kubeconfig import Section
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 
@@ -240,7 +240,7 @@ _REFUSED_PROVIDERS = {
 _HEADER_KEY_CHARACTERS = "!#$&'*+-.^_`|~"
 
 
-def authenticate(access: Access, selected: SelectedContext, *, timeout_s: float) -> Access:
+def authenticate(access: Access, cluster: Section, user: Section, *, timeout_s: float) -> Access:
     """Return `access` with the credentials of the selected user. Runs the exec plugin if the user has one.
 
     The order is that of the official client: exec plugin, token, token file, user name and password.
@@ -250,13 +250,12 @@ def authenticate(access: Access, selected: SelectedContext, *, timeout_s: float)
         ConfigError: a field of the user cannot be used.
         TokenUnavailableError: the exec plugin or the token file did not give a token.
     """
-    user = selected.user
     certificate, key = user.pem("client-certificate"), user.pem("client-key")
     access = replace(access, tls=replace(access.tls, certificate=certificate, key=key))
     if user.is_set("auth-provider"):
         raise _refusal(user.section("auth-provider"))
     if user.is_set("exec"):
-        return _with_plugin(access, selected, timeout_s=timeout_s)
+        return _with_plugin(access, cluster, user, timeout_s=timeout_s)
     if (static_token := user.text("token")) is not None:
         return replace(access, authorization=_bearer(static_token, user.error("token", _UNFIT)))
     if user.is_set("tokenFile"):
@@ -302,11 +301,11 @@ def _refusal(provider: Section) -> ConfigError:
     return provider.error("name", f"is {shown}, {reason}", remedy)
 
 
-def _with_plugin(access: Access, selected: SelectedContext, *, timeout_s: float) -> Access:
+def _with_plugin(access: Access, cluster: Section, user: Section, *, timeout_s: float) -> Access:
     # Most tasks need no plugin, and each of their processes would pay for the import.
     from airflow_provider_gangjobs.cluster.auth.exec_plugin import run_plugin
 
-    credential = run_plugin(selected.user.section("exec"), selected.cluster, timeout_s=timeout_s)
+    credential = run_plugin(user.section("exec"), cluster, timeout_s=timeout_s)
     tls = access.tls
     if credential.certificate is not None:
         tls = replace(tls, certificate=credential.certificate, key=credential.key)
@@ -418,7 +417,7 @@ def load_access(
         kubeconfig = _kubeconfig(config)
         if kubeconfig is None:
             return load_service_account(service_account_dir, verify=config.verify_ssl)
-        return _from_context(kubeconfig.select(config.context), verify=config.verify_ssl, timeout_s=timeout_s)
+        return _from_context(*kubeconfig.select(config.context), verify=config.verify_ssl, timeout_s=timeout_s)
     except ConfigError as error:
         raise InvalidConnection(config.conn_id, error.problem, error.remedy) from None
     except TokenUnavailableError as error:
@@ -442,8 +441,7 @@ def _kubeconfig(config: ClusterConfig) -> Kubeconfig | None:
     raise ConfigError(_NO_SOURCE, "Set kube_config_path, kube_config or in_cluster in the connection's extras.")
 
 
-def _from_context(selected: SelectedContext, *, verify: bool, timeout_s: float) -> Access:
-    cluster = selected.cluster
+def _from_context(cluster: Section, user: Section, *, verify: bool, timeout_s: float) -> Access:
     base_url = _base_url(cluster)
     verify = not cluster.flag("insecure-skip-tls-verify") and verify
     access = Access(
@@ -451,10 +449,10 @@ def _from_context(selected: SelectedContext, *, verify: bool, timeout_s: float) 
         tls=TlsConfig(ca=cluster.pem("certificate-authority"), verify=verify),
         proxy=_proxy(cluster, base_url),
         server_hostname=cluster.text("tls-server-name"),
-        impersonation=impersonation_headers(selected.user),
+        impersonation=impersonation_headers(user),
     )
     # The last step, because it may run a program.
-    return authenticate(access, selected, timeout_s=timeout_s)
+    return authenticate(access, cluster, user, timeout_s=timeout_s)
 
 
 def _base_url(cluster: Section) -> str:

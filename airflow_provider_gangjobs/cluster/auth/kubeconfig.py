@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -182,14 +181,6 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The loader of libyaml is ten times as fast, but not every installation of PyYAML has it."""
 
 
-class SelectedContext(Struct, frozen=True):
-    """The cluster and user of one context."""
-
-    cluster: Section
-    user: Section
-    """Empty if the context has no user."""
-
-
 class Kubeconfig:
     """One or several merged kubeconfigs."""
 
@@ -216,8 +207,10 @@ class Kubeconfig:
             raise ConfigError(f"{source} is empty", "Write a kubeconfig to it.")
         return cls(source, documents)
 
-    def select(self, context_name: str | None) -> SelectedContext:
+    def select(self, context_name: str | None) -> tuple[Section, Section]:
         """Return the cluster and user of a context. The default is the current context.
+
+        The user is empty if the context has none.
 
         Raises:
             ConfigError: the context, its cluster, or its user does not exist, or a field has another type.
@@ -228,7 +221,7 @@ class Kubeconfig:
         remedy = f"Correct {context.path} or add the entry."
         cluster = self._required("clusters", "cluster", cluster_name, remedy)
         user = None if user_name is None else self._required("users", "user", user_name, remedy)
-        return SelectedContext(cluster, user or Section(context.source, "user"))
+        return cluster, user or Section(context.source, "user")
 
     def _current_context(self) -> str:
         for document in self._documents:

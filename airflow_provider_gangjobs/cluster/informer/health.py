@@ -37,7 +37,7 @@ SILENCE_BEFORE_WARNING_S: Final = 180.0
 
 
 @dataclass(kw_only=True)
-class InformerCounters:
+class _InformerCounters:
     """Counters of an informer since it was created."""
 
     watches_opened: int = 0
@@ -52,7 +52,7 @@ class InformerCounters:
 
 
 @dataclass(kw_only=True)
-class InformerStatistics(InformerCounters):
+class InformerStatistics(_InformerCounters):
     """The counters and the state of an informer."""
 
     objects: int
@@ -82,7 +82,7 @@ class Health:
         self._polling_since: float | None = None
         self._opened_at: float | None = None
         self._opened_events = 0
-        self.counters = InformerCounters()
+        self.counters = _InformerCounters()
 
     @property
     def staleness_s(self) -> float:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -209,28 +208,12 @@ class Target:
         return f"{where} with {self.label_selector}" if self.label_selector else where
 
 
-class NextAction(Enum):
-    """The next step after a watch has ended."""
-
-    RESUME = auto()
-    RELIST = auto()
-    POLL = auto()
+def has_expired(error: ClusterError | None) -> bool:
+    """Return whether the server has no events after the version of the watch, so that the objects are listed again."""
+    return isinstance(error, Gone) or (isinstance(error, ApiError) and "ResourceVersionTooLarge" in error.causes())
 
 
-def next_action(error: ClusterError | None) -> NextAction:
-    """Return the next step after a watch ended with `error`, or None if the server ended it regularly."""
-    if isinstance(error, Gone):
-        return NextAction.RELIST
-    if isinstance(error, ApiError) and "ResourceVersionTooLarge" in error.causes():
-        return NextAction.RELIST
-    if isinstance(error, Forbidden | MethodNotAllowed):
-        return NextAction.POLL
-    return NextAction.RESUME
-
-
-class WatchResult(NamedTuple):
-    """How a watch ended."""
-
+class _WatchResult(NamedTuple):
     error: ClusterError | None
     """Why the watch broke, or None if the server ended it."""
     lived_s: float
@@ -360,23 +343,20 @@ class Reflector(Generic[V]):
                 await self._clock.sleep(self._clock.random_between(*self._config.resume_delay_s))
                 continue
             failures += 1
-            match next_action(error):
-                case NextAction.POLL:
-                    self._watch_refused_until = self._clock.monotonic() + self._config.watch_retry_after_s
-                    self._health.watch_refused(error)
-                    break
-                case NextAction.RELIST:
-                    await self._back_off(error, of="watch")
-                    return "expired"
-                case NextAction.RESUME:
-                    await self._back_off(error, of="watch")
-                    if failures >= self._config.failures_before_relist:
-                        return "failing"
+            if isinstance(error, Forbidden | MethodNotAllowed):
+                self._watch_refused_until = self._clock.monotonic() + self._config.watch_retry_after_s
+                self._health.watch_refused(error)
+                break
+            await self._back_off(error, of="watch")
+            if has_expired(error):
+                return "expired"
+            if failures >= self._config.failures_before_relist:
+                return "failing"
         self._backoff.reset()
         await self._clock.sleep(self._clock.random_between(*self._config.poll_interval_s))
         return "polling"
 
-    async def _watch_once(self) -> WatchResult:
+    async def _watch_once(self) -> _WatchResult:
         duration_s = self._clock.random_between(*self._config.watch_timeout_s)
         events = self._client.watch(
             self._target.resource,
@@ -397,7 +377,7 @@ class Reflector(Generic[V]):
             failure = error
         finally:
             lived_s = self._health.watch_closed(failure)
-        return WatchResult(failure, lived_s, self._changes)
+        return _WatchResult(failure, lived_s, self._changes)
 
     async def _apply_all(self, lines: bytes) -> None:
         """Apply the events that arrived together to the store.
