@@ -370,7 +370,8 @@ async def follow(
     from airflow_provider_gangjobs.tracking import follow as tracking
 
     limits = deadlines or Deadlines()
-    return await tracking.follow(config, ref, deadlines=limits, until=until, report=report, logs=logs, on_end=on_end)
+    options = tracking.FollowOptions(until=until, deadlines=limits, report=report, logs=logs, on_end=on_end)
+    return await tracking.follow(config, ref, options)
 
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from msgspec import Struct
+
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import RESOLUTION_S
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
@@ -108,37 +110,39 @@ ENDED_BY_MAIN: Final = (
 )
 
 
-async def follow(
-    cluster: Client | ClusterConfig,
-    ref: GangRef,
-    *,
-    deadlines: Deadlines = Deadlines(),  # noqa: B008 - a frozen value
-    until: FollowUntil = "ended",
-    report: Callable[[GangState], None],
-    logs: LogReader | None = None,
-    on_end: Callable[[SeenEnd], None] = lambda seen: None,
-    now: Callable[[], datetime] | None = None,
-) -> GangEvent:
+class FollowOptions(Struct, frozen=True, kw_only=True):
+    """How a gang is followed, and what the caller is told meanwhile."""
+
+    until: FollowUntil = "ended"
+    deadlines: Deadlines = Deadlines()
+    report: Callable[[GangState], None] = lambda state: None
+    """Called at each change of the phase or of the cause of waiting."""
+    logs: LogReader | None = None
+    """Reads logs of pods that are being deleted, before the pods are released."""
+    on_end: Callable[[SeenEnd], None] = lambda seen: None
+    """Called before `follow` returns the event of a gang that has ended by itself."""
+    now: Callable[[], datetime] | None = None
+    """Returns the time by which deadlines are judged. By default this is the API server's time, because the API server
+    writes the times that deadlines count from."""
+
+
+_DEFAULT: Final = FollowOptions()
+
+
+async def follow(cluster: Client | ClusterConfig, ref: GangRef, options: FollowOptions = _DEFAULT) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and return the event.
 
     The follower also returns when the gang does not exist any more, or when a deadline has passed; then it stops the
     gang. If the gang has ended, the outcomes of all its pods are recorded and no pod is held, or the notes of the event
     say which are not. Safe to cancel at any time, to run again, and to run twice at once.
-
-    :param report: Called at each change of the phase or of the cause of waiting.
-    :param logs: Reads logs of pods that are being deleted, before the pods are released.
-    :param on_end: Called before the function returns the event of a gang that has ended by itself.
-    :param now: Returns the time by which deadlines are judged. By default this is the API server's time, because the
-        API server writes the times that deadlines count from.
     """
     async with nullcontext(cluster) if isinstance(cluster, Client) else informers().client(cluster) as client:
-        reporter = PhaseReporter(report)
+        reporter = PhaseReporter(options.report)
         while True:
             watch = GangWatch(client, ref)
             try:
                 watch.subscribe_to_groups(client, await podgroups_served(client))
-                wanted = _Wanted(deadlines, until, reporter, logs, on_end, now or client.server_clock.now)
-                return await _Follower(client, ref, watch, wanted).run()
+                return await _Follower(client, ref, watch, reporter, options).run()
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
@@ -168,26 +172,20 @@ class _Sleep(NamedTuple):
     collect_s: float
 
 
-class _Wanted(NamedTuple):
-    """What the caller of `follow` wants."""
-
-    deadlines: Deadlines
-    until: FollowUntil
-    reporter: PhaseReporter
-    logs: LogReader | None
-    on_end: Callable[[SeenEnd], None]
-    now: Callable[[], datetime]
-
-
 class _Follower:
-    def __init__(self, client: Client, ref: GangRef, watch: GangWatch, wanted: _Wanted) -> None:
+    def __init__(
+        self, client: Client, ref: GangRef, watch: GangWatch, reporter: PhaseReporter, options: FollowOptions
+    ) -> None:
         self.client = client
         self.ref = ref
         self.watch = watch
-        self.deadlines, self.until, self.reporter, self.logs, self.on_end, self.now = wanted
+        self.reporter = reporter
+        self.options = options
+        self.deadlines = options.deadlines
+        self.now = options.now or client.server_clock.now
         self.clock = client.clock
         self.requests = RetryingRequests(client, ref.namespace, until_answered=True)
-        self.harvest = HarvestTask(client, ref, watch.wake, self.logs)
+        self.harvest = HarvestTask(client, ref, watch.wake, options.logs)
         self.sidecars = Sidecars(self.requests, ref, self.harvest, self.now)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue)
         self.evidence = WaitEvidence(client, ref, watch)
@@ -245,8 +243,8 @@ class _Follower:
         job = self.watch.job
         if job is not None and job.problem:
             return _unknown(self.ref, self.reporter, "RecordUnreadable", job.problem, FOREIGN_REMEDY)
-        if job is not None and self.logs is not None:
-            self.logs.observe_job(job)
+        if job is not None and self.options.logs is not None:
+            self.options.logs.observe_job(job)
         if job is not None and (waits_for_kueue(job) or self._needs_workload(job)):
             await self.watch.subscribe_to_queue(self.client, queued_uid(job))
         workload = self.watch.queue_workload
@@ -272,7 +270,7 @@ class _Follower:
         if job is not None and job.is_suspended and stopped_by_queue is not None:
             await stop(self.requests, self.ref, stopped_by_queue, only_if=is_live, seen=job)
             return _RETRY_SOON
-        if self.until == "running" and state.phase is Phase.RUNNING:
+        if self.options.until == "running" and state.phase is Phase.RUNNING:
             return self._event(
                 Status.RUNNING,
                 state,
@@ -386,7 +384,7 @@ class _Follower:
         ended = reason_of_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
         state = replace(state, phase=PHASE_OF_STATUS[verdict.status], counts=counts, reason=ended)
         self.reporter.report(state, self.now())
-        self.on_end(SeenEnd(self.harvester.stored_outcomes, list(self.watch.pods_by_uid.values())))
+        self.options.on_end(SeenEnd(self.harvester.stored_outcomes, list(self.watch.pods_by_uid.values())))
         return self._event(
             verdict.status,
             replace(state, phase=phase),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
@@ -49,4 +49,4 @@ async def submit_gang(gangs: GangService, spec: GangSpec, run: str = "run") -> S
 
 
 async def follow_gang(tenant: Tenant, submission: Submission, deadlines: Deadlines | None = None) -> GangEvent:
-    return await follow(tenant.config, submission.ref, deadlines=deadlines or Deadlines(), report=lambda _: None)
+    return await follow(tenant.config, submission.ref, FollowOptions(deadlines=deadlines or Deadlines()))

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
 from airflow_provider_gangjobs.submission.submission import SubmissionRequest
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.gangs import gang_spec
 from tests.timeouts import TIMEOUT_S
 
@@ -41,7 +41,8 @@ async def submit(gangs: GangService, dag: str, workers: int, cpu: str) -> GangRe
 @asynccontextmanager
 async def followed(tenant: Tenant, ref: GangRef, **deadlines: float) -> AsyncIterator[_Followed]:
     one = _Followed()
-    one.task = asyncio.create_task(follow(tenant.config, ref, deadlines=Deadlines(**deadlines), report=one.add))
+    options = FollowOptions(deadlines=Deadlines(**deadlines), report=one.add)
+    one.task = asyncio.create_task(follow(tenant.config, ref, options))
     try:
         yield one
     finally:

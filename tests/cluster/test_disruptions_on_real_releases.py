@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
 from airflow_provider_gangjobs.submission.submission import SubmissionRequest
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.ends import kill
 
@@ -41,7 +41,7 @@ def urgent(tenant: Tenant) -> Iterator[str]:
 
 async def runs(tenant: Tenant, submission: Submission) -> None:
     """Wait until all ranks run."""
-    event = await follow(tenant.config, submission.ref, until="running", report=lambda _: None)
+    event = await follow(tenant.config, submission.ref, FollowOptions(until="running"))
     assert event.status is Status.RUNNING, event
 
 

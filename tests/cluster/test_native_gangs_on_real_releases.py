@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.control_plane import running_plane
 from tests.cluster.controlplane.build import RELEASES
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
@@ -97,7 +97,7 @@ async def start(gangs: GangService, tenant: Tenant, workers: int, cpu: str = "1"
     await pods_become_older(tenant)
     spec = gang_spec(workers, code=SLEEP, cpu=cpu, **parameters)
     submission = await submit_gang(gangs, spec, run=uuid.uuid4().hex)
-    event = await follow(tenant.config, submission.ref, until="running", report=lambda _: None)
+    event = await follow(tenant.config, submission.ref, FollowOptions(until="running"))
     assert event.status is Status.RUNNING, event
     return submission
 

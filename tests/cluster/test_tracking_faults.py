@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.well_known import LABEL_JOB_UID
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from tests.cluster.fault_proxy import FaultProxy, InjectedFault
 from tests.endings.fake_kubelets import FakeKubelets
@@ -150,7 +150,7 @@ class FaultyNamespace:
     def follow(self, gang: GangUnderTest, fault: InjectedFault, **options: Any) -> asyncio.Task[GangEvent]:
         """Follow the gang through the proxy, as a process of its own would."""
         config = self.proxy.config_with_fault(self.tenant, fault)
-        return asyncio.create_task(follow(config, gang.ref, report=lambda _: None, **options))
+        return asyncio.create_task(follow(config, gang.ref, FollowOptions(**options)))
 
 
 async def one_ends(gang: GangUnderTest, fault: InjectedFault) -> None:

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.kube.well_known import COMPLETION_INDEX, LABEL_GANG, LABEL_GANG_ROLE
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.endings.fake_kubelets import HOSTNAME
 from tests.guarantees.recorder import recording
 
@@ -110,9 +110,9 @@ class GangUnderTest:
 
     async def follow(self, **options: Any) -> GangEvent:
         """Follow the gang as a trigger does, and return the event."""
-        options = {"now": self.kubelets.now, "report": lambda _: None} | options
+        options = {"now": self.kubelets.now} | options
         async with asyncio.timeout(WITHIN_S):
-            return await follow(self.config, self.ref, **options)
+            return await follow(self.config, self.ref, FollowOptions(**options))
 
     async def record(self) -> History:
         """Return the history of the namespace."""

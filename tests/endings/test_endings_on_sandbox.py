@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.spec import Results
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
 from tests.crashes import CrashingAtFirst, may_die
 from tests.endings.fake_kubelets import FakeKubelets
@@ -65,7 +65,7 @@ async def test_next_follower_comes_to_the_same_end_of_a_gang_with_sidecars(
     scenario = SCENARIOS[name]
     async with gang_on_sandbox(scenario, "1.37") as (plane, gang):
         process = CrashingAtFirst(plane.client, {request_kind}, applied=applied)
-        first = asyncio.create_task(follow(process, gang.ref, **follower_options(plane)))
+        first = asyncio.create_task(follow(process, gang.ref, FollowOptions(now=plane.clock.now)))
         await scenario.act(gang)
         with may_die(process):
             await first
@@ -85,10 +85,6 @@ async def results(plane: VirtualControlPlane, event: GangEvent) -> Any:
     assert collected.completed is not None
     assert collected.is_complete
     return task_result(collected.outcomes, collected.completed, Results.ALL, event.ref)
-
-
-def follower_options(plane: VirtualControlPlane) -> dict[str, Any]:
-    return {"now": plane.clock.now, "report": lambda _: None}
 
 
 async def play_on_sandbox(scenario: Scenario, release: str, *, has_roles: bool = False) -> None:

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.attempt.task_gangs import StartGuard, TaskGangs
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -100,7 +100,7 @@ class ProcessHook(GangJobHook):
 
     async def afollow(self, ref: Any, *, report: Any = lambda _: None, config: Any = None, **options: Any) -> Any:
         options = {name: value for name, value in options.items() if value is not None}
-        return await follow(self.process.config, ref, report=report, **options)
+        return await follow(self.process.config, ref, FollowOptions(report=report, **options))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, Stat
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.explanation import read_view
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from airflow_provider_gangjobs.tracking.gang_listing import list_attempts
 from airflow_provider_gangjobs.tracking.logs.last_lines import read_logs
 from gangjobs_sandbox.resources import JOBS
@@ -293,7 +293,7 @@ async def test_logs_name_the_role_and_the_rank_in_it(plane):
 async def fail_a_worker(plane: VirtualControlPlane, process: CrashingClient) -> GangRef:
     """Let a worker fail while the process follows the gang; wait until the process has ended."""
     ref = await running(plane)
-    following = asyncio.create_task(follow(process, ref, report=lambda _: None, now=plane.clock.now))
+    following = asyncio.create_task(follow(process, ref, FollowOptions(now=plane.clock.now)))
     await asyncio.sleep(5)
     end(plane, ref, "worker", exit_code=3)
     await asyncio.wait([following], timeout=300)

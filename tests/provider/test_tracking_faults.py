@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.reason import because
 from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
+from airflow_provider_gangjobs.tracking.follow import STALE_S, FollowOptions, follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
@@ -307,7 +307,7 @@ async def test_gang_deleted_while_it_is_stopped_was_deleted(plane):
 async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
     """The clock of the machine is months ahead of that of the server here, and is not used."""
     ref = plane.submit(workers=2)
-    event = await follow(plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None)
+    event = await follow(plane.client, ref, FollowOptions(deadlines=Deadlines(run_s=300)))
     ran_s = (plane.clock.now() - event.since).total_seconds()
     assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
     assert 300 <= ran_s <= 310

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking import gang_watch
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX, harvest_totals
@@ -353,8 +353,8 @@ class RecordingFollower:
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.client = CrashingClient(plane.client)
-        options |= {"report": lambda _: None, "now": plane.clock.now}
-        self.task = asyncio.create_task(follow(self.client, ref, **options))
+        options |= {"now": plane.clock.now}
+        self.task = asyncio.create_task(follow(self.client, ref, FollowOptions(**options)))
 
     def forget(self) -> None:
         self.client.requests.clear()

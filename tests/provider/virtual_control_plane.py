@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_PURPOSE,
     ObjectPurpose,
 )
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, Faults
 from gangjobs_sandbox.api.server import serving
@@ -417,7 +417,7 @@ class Follower:
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.reports: list[GangState] = []
         options = {"report": self.reports.append, "now": plane.clock.now} | options
-        self.task = asyncio.create_task(follow(plane.config, ref, **options))
+        self.task = asyncio.create_task(follow(plane.config, ref, FollowOptions(**options)))
 
     @property
     def phases(self) -> list[Phase]:

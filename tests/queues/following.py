@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
-from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.gangs import submit_gang
 from tests.replies import accepted
 from tests.timeouts import TIMEOUT_S
@@ -62,8 +62,7 @@ async def following(
         follow(
             tenant.config,
             submission.ref,
-            deadlines=deadlines or Deadlines(),
-            report=found.report,
+            FollowOptions(deadlines=deadlines or Deadlines(), report=found.report),
         )
     )
     try:
