@@ -204,7 +204,7 @@ class Completion:
         :param logs: Which logs are copied, and how much of them.
         """
         from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
-        from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
+        from airflow_provider_gangjobs.tracking.logs.copy import TaskLog, copy_logs
 
         async def read(service: GangService) -> None:
             try:
@@ -215,16 +215,8 @@ class Completion:
                     self.outcomes = await service.outcomes(self.event.ref)
             except LedgerUnavailable as error:
                 self.outcomes_error = error
-            client, ref = service.client, self.event.ref
-            self.copied_logs = await copy_logs(
-                client,
-                ref,
-                logs,
-                self._log_lines,
-                mask=mask,
-                outcomes=self.outcomes,
-                known=KnownLogs(self.event.streamed, self.event.whole_logs),
-            )
+            log = TaskLog(self._log_lines, mask, self.event.streamed, self.event.whole_logs)
+            self.copied_logs = await copy_logs(service.client, self.event.ref, logs, log, outcomes=self.outcomes)
 
         self.gangs.call(read)
 

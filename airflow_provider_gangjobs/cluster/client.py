@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Conflict, Gone, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.http import for_watches
-from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, whole_lines
+from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, tail_of, whole_lines
 from airflow_provider_gangjobs.cluster.http.transport import (
     JSON,
     METADATA_ONLY,
@@ -387,7 +387,7 @@ class Client:
         query: Query = {"container": container, "tailLines": tail_lines}
         request = Request("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
         send = partial(self._transport.send_for_end, request, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
-        tail = (await self._retries.send("log", send)).tail(tail_lines=tail_lines)
+        tail = tail_of(await self._retries.send("log", send), tail_lines)
         check_not_message(tail.text.encode(), str(request))
         return tail
 

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
+from airflow_provider_gangjobs.tracking.logs.copy import TaskLog, copy_logs
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ async def test_log_of_rank_0_is_whole_if_another_rank_fails(tenant: Tenant, stre
             gangs.client,
             submission.ref,
             LogOptions(),
-            lines.extend,
+            TaskLog(lines.extend, positions=event.streamed, whole=event.whole_logs),
             outcomes=outcomes,
-            known=KnownLogs(event.streamed, event.whole_logs),
         )
     assert pods
     written = [line.removeprefix("[rank 0] ") for line in lines if line.startswith("[rank 0] ")]

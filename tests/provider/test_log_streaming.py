@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STOPPED
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
+from airflow_provider_gangjobs.tracking.logs.copy import TaskLog, copy_logs
 from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX
 from airflow_provider_gangjobs.tracking.logs.limits import (
@@ -118,9 +118,8 @@ async def copied_after(plane: VirtualControlPlane, event: GangEvent, policy: Log
         plane.client,
         event.ref,
         LogOptions(policy),
-        lines.extend,
+        TaskLog(lines.extend, positions=event.streamed, whole=event.whole_logs),
         outcomes=outcomes,
-        known=KnownLogs(event.streamed, event.whole_logs),
     )
     return lines
 
@@ -721,24 +720,6 @@ async def test_gang_that_ends_while_its_triggerer_restarts_has_each_line_once(pl
     assert not any("a second time" in line for line in later.all)
 
 
-@in_virtual_time
-async def test_late_triggerer_does_not_say_that_a_slow_rank_is_fast(plane):
-    """The rank has written a line a second for hours when the triggerer begins to stream."""
-    ref, pod = await running(plane)
-    for _ in range(8000):
-        plane.logs[pod] += "step\n"
-        plane.log_times.setdefault(pod, []).append(plane.clock.now())
-        await asyncio.sleep(1)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
-    await asyncio.sleep(60)
-    assert len(lines.of_rank) == 8000
-    assert not any("writes faster" in line for line in lines.all)
-    assert sum("began later than this rank or was interrupted" in line for line in lines.all) == 1
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-
-
 # -- limits ------------------------------------------------------------------------------------------------
 
 
@@ -750,7 +731,7 @@ async def test_flood_is_written_at_the_rate_limit_and_delays_no_event(plane):
     plane.write(pod, "x\n" * 20_000)
     await asyncio.sleep(60)
     assert BURST < len(lines.of_rank) < BURST + 70 * RATE
-    assert sum("writes faster" in line for line in lines.all) == 1
+    assert sum("the lines appear here later" in line for line in lines.all) == 1
     ended_at = plane.clock.now()
     plane.finish_all()
     event = await waiting

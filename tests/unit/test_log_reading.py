@@ -18,14 +18,15 @@ from airflow_provider_gangjobs.cluster.errors import BadRequest, Forbidden
 from airflow_provider_gangjobs.cluster.http.log_reader import (
     PART_BYTES_MAX,
     PART_BYTES_MIN,
+    LastBytes,
     LogCursor,
     LogParser,
     LogPart,
     LogPosition,
     LogTail,
-    TailBuffer,
     read_time,
     refuse_message,
+    tail_of,
 )
 from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
@@ -199,18 +200,6 @@ def test_second_stream_repeats_no_line(
     assert (b" ".join(part.text for part in parts).decode(), cursor.is_other_file) == (expected, is_other_file)
 
 
-def test_position_of_the_earlier_form_means_the_time_of_its_last_line() -> None:
-    records = [(at * 10**8, True, b"%d" % at) for at in (10, 12, 22)]
-    second = START_NS // 10**9 + 1
-    position = LogPosition.parse(f"{second},2,0,50,{START:%Y-%m-%dT%H:%M}:01.200000000Z")
-    assert position is not None
-    assert position.total == 50
-    cursor = LogCursor(position)
-    parts = cursor.new_parts(LogParser(timestamps=True).feed(served(records, cursor.begin())))
-    assert [part.text for part in parts] == [b"22"]
-    assert not cursor.is_other_file
-
-
 # -- A log that is followed over broken connections has each line once, and says where lines may be missing ----------
 
 SOURCE = LogSource("ns", "train-0-x", "main", 0)
@@ -305,63 +294,57 @@ async def test_refused_log_is_not_requested_again() -> None:
         await read(Node((b"", "403")))
 
 
-# -- The end of a log is kept whole in bounded memory, and what is missing is counted --------------------------------
+# -- The end of a log is kept whole in bounded memory ----------------------------------------------------------------
 
 
-def tail_of(*chunks: bytes, bytes_max: int, tail_lines: int | None = None) -> LogTail:
-    buffer = TailBuffer(bytes_max)
+def tail(*chunks: bytes, bytes_max: int, tail_lines: int = 1000) -> LogTail:
+    end = LastBytes(bytes_max)
     for chunk in chunks:
-        buffer.feed(chunk)
-    return buffer.tail(tail_lines=tail_lines)
+        end.feed(chunk)
+    return tail_of(end, tail_lines)
 
 
 CUTS = {
     "empty": (b"", 10, LogTail("")),
-    "fits": (b"one\ntwo\n", 8, LogTail("one\ntwo\n", 2)),
-    "no newline at the end": (b"one\ntwo", 8, LogTail("one\ntwo", 2)),
-    "within a line": (b"one\ntwo\nthree\n", 8, LogTail("three\n", 3, 2)),
-    "between two lines": (b"one\ntwo\nthree\n", 10, LogTail("two\nthree\n", 3, 1)),
-    "long line before the last": (b"x" * 99 + b"\nend\n", 20, LogTail("end\n", 2, 1)),
-    "long last line": (b"one\n" + b"word " * 20 + b"end\n", 10, LogTail("...word end\n", 2, 1, 95)),
-    "long line without a newline": (b"x" * 99, 10, LogTail("...xxxxxxxxxx", 1, 0, 89)),
-    "within a character": ("ä".encode() * 20, 9, LogTail("...ääää", 1, 0, 32)),
-    "not UTF-8": (b"\xff\xfe\n\xe4\n", 10, LogTail("��\n�\n", 2)),
-    "binary": (b"\x80" * 20, 10, LogTail("..." + "�" * 10, 1, 0, 10)),
+    "fits": (b"one\ntwo\n", 8, LogTail("one\ntwo\n")),
+    "no newline at the end": (b"one\ntwo", 8, LogTail("one\ntwo")),
+    "within a line": (b"one\ntwo\nthree\n", 8, LogTail("three\n", is_cut=True)),
+    "between two lines": (b"one\ntwo\nthree\n", 10, LogTail("two\nthree\n", is_cut=True)),
+    "long last line": (b"one\n" + b"word " * 20 + b"end\n", 10, LogTail("... word end\n", is_cut=True)),
+    "within a character": ("ä".encode() * 20, 9, LogTail("...ääää", is_cut=True)),
+    "not UTF-8": (b"\xff\xfe\n\xe4\n", 10, LogTail("��\n�\n")),
+    "binary": (b"\x80" * 20, 10, LogTail("..." + "�" * 10, is_cut=True)),
 }
 
 
 @pytest.mark.parametrize(("log", "bytes_max", "expected"), CUTS.values(), ids=CUTS)
 def test_end_is_cut_at_a_line_if_there_is_one(log: bytes, bytes_max: int, expected: LogTail) -> None:
-    assert tail_of(log, bytes_max=bytes_max) == expected
+    assert tail(log, bytes_max=bytes_max) == expected
 
 
 @given(st.lists(st.text(alphabet="aä \n", max_size=40).map(str.encode), max_size=20), st.integers(8, 60))
-def test_chunk_sizes_do_not_matter_and_lost_lines_are_counted(chunks: list[bytes], bytes_max: int) -> None:
+def test_chunk_sizes_do_not_matter_and_lost_bytes_are_said(chunks: list[bytes], bytes_max: int) -> None:
     log = b"".join(chunks)
-    tail = tail_of(*chunks, bytes_max=bytes_max)
-    assert tail == tail_of(log, bytes_max=bytes_max)
-    kept = tail.text.removeprefix("...") if tail.bytes_left_out else tail.text
-    assert log.endswith(kept.encode())
-    missing = log[: len(log) - len(kept.encode())]
-    assert missing.count(b"\n") == tail.lines_left_out
-    assert len(missing.rpartition(b"\n")[2]) == tail.bytes_left_out
+    found = tail(*chunks, bytes_max=bytes_max)
+    assert found == tail(log, bytes_max=bytes_max)
+    assert log.endswith(found.text.removeprefix("...").encode())
+    assert found.is_cut == (found.text.encode() != log)
 
 
 def test_memory_is_bounded() -> None:
-    buffer = TailBuffer(1000)
+    end = LastBytes(1000)
     for _ in range(1000):
-        buffer.feed(b"x" * 999 + b"\n")
-        assert len(buffer._end._kept) <= 3001
-    assert buffer.tail().lines_left_out == 999
+        end.feed(b"x" * 999 + b"\n")
+        assert len(end._kept) <= 3001
 
 
 @pytest.mark.parametrize(
-    ("log", "may_have_more"),
+    ("log", "is_cut"),
     [(b"a\n" * 4, False), (b"a\n" * 5, True), (b"a\n" * 3 + b"x" * PART_BYTES_MIN, True)],
     ids=["fewer lines than asked for", "as many", "a line that counts as several"],
 )
-def test_server_that_sent_all_the_lines_it_was_asked_for_may_have_more(log: bytes, may_have_more: bool) -> None:
-    assert tail_of(log, bytes_max=100_000, tail_lines=5).may_have_more is may_have_more
+def test_server_that_sent_all_the_lines_it_was_asked_for_may_have_more(log: bytes, is_cut: bool) -> None:
+    assert tail(log, bytes_max=100_000, tail_lines=5).is_cut is is_cut
 
 
 # -- A kubelet's message that it has no log is an error, and every other log passes unchanged ------------------------

@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.spec import Logs, Results
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd, collect_outcomes
-from airflow_provider_gangjobs.tracking.logs.copy import KnownLogs, copy_logs
+from airflow_provider_gangjobs.tracking.logs.copy import TaskLog, copy_logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,10 +249,9 @@ class _Completion:
             if left < 0 or len(lines) > LOG_LINES_MAX:
                 raise _NeedsWorkerError("its logs are too long for a triggerer")
 
-        known = KnownLogs(self._event.streamed, self._event.whole_logs)
+        log = TaskLog(keep, mask, self._event.streamed, self._event.whole_logs)
         ref, options = self._args.ref, self._end.log_options
-        pods = self._seen.pods
-        await copy_logs(gangs.client, ref, options, keep, mask=mask, outcomes=outcomes, known=known, pods=pods)
+        await copy_logs(gangs.client, ref, options, log, outcomes=outcomes, pods=self._seen.pods)
         return lines
 
     async def _write(self, lines: Sequence[str]) -> None:

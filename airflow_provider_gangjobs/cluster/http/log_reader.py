@@ -11,7 +11,7 @@ may be missing. A line that was stored after the last line that was read, with a
 stderr may be slightly out of order.
 
 A server cannot return the last bytes of a log: `limitBytes` counts from the start of the lines that `tailLines` selects
-(kubelet, `cri-client/pkg/logs`). `TailBuffer` therefore reads the last lines whole and keeps their end.
+(kubelet, `cri-client/pkg/logs`). So the last lines are read whole, and `LastBytes` keeps their end.
 
 A kubelet that has removed a log answers with the status 200 and a message without a line end (`GetContainerLogs` in
 pkg/kubelet/kuberuntime/kuberuntime_container.go). `refuse_message` makes it an error.
@@ -163,20 +163,15 @@ class LogPosition(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read what `str` wrote. Return `None` for another text, so that the log is read from its beginning.
-
-        The form before was `<second>,<lines since then>,<bytes>,<total>,<time of the last line>`.
-        """
+        """Read what `str` wrote. Return `None` for another text, so that the log is read from its beginning."""
         try:
-            if len(fields := text.split(",")) == _EARLIER_FIELDS:
-                return cls(read_time(fields[4].encode()), total=int(fields[3]))
-            moment, lines, total, pieces = [*fields, "0"][:4]
+            moment, lines, total, *rest = text.split(",")
+            (pieces,) = rest or ("0",)
             return cls(read_time(moment.encode()), int(lines), int(total), int(pieces))
         except ValueError:
             return None
 
 
-_EARLIER_FIELDS: Final = 5
 _BEGINNING_OF_LOG: Final = LogPosition(0, lines=0)
 
 
@@ -233,22 +228,15 @@ class LogCursor:
 PART_BYTES_MIN: Final = 8 * 1024
 """The shortest part in which a container runtime stores a long line (conmon; containerd takes 16 KiB)."""
 _CHARACTER_BYTES_MAX: Final = 4
-_WORD_BYTES_MAX: Final = 64
-"""A longer word is cut in the middle."""
 
 
 class LogTail(Struct, frozen=True):
-    """The last lines of a log, and how much is missing before them."""
+    """The last lines of a log."""
 
     text: str
-    lines_read: int = 0
-    """The lines that the server sent, including the lines that are not in `text`."""
-    lines_left_out: int = 0
-    """How many of these lines, from the first one, are not in `text`."""
-    bytes_left_out: int = 0
-    """How many bytes are missing at the start of the first line of `text`. Such a line begins with an ellipsis."""
-    may_have_more: bool = False
-    """True if the server may have lines before the lines that it sent."""
+    """If it begins in the middle of a line, it begins with an ellipsis."""
+    is_cut: bool = False
+    """Whether the log has, or may have, more before them."""
 
 
 class LastBytes:
@@ -278,52 +266,22 @@ class LastBytes:
         return kept[1 if is_in_line else start :], is_in_line
 
 
-class TailBuffer:
-    """Receives the last lines of a log in chunks, and keeps their end."""
+def tail_of(end: LastBytes, tail_lines: int) -> LogTail:
+    """Return the end of a log of which the server has sent the last lines.
 
-    def __init__(self, bytes_max: int) -> None:
-        self._end = LastBytes(bytes_max)
-        self._line_bytes = self._last_line_bytes = self._longest_line_bytes = 0
-
-    def feed(self, chunk: bytes) -> None:
-        self._end.feed(chunk)
-        *ends, rest = chunk.split(b"\n")
-        for end in ends:
-            self._last_line_bytes = self._line_bytes + len(end) + 1
-            self._longest_line_bytes = max(self._longest_line_bytes, self._last_line_bytes)
-            self._line_bytes = 0
-        self._line_bytes += len(rest)
-
-    def tail(self, *, tail_lines: int | None = None) -> LogTail:
-        """Return the end of the log.
-
-        :param tail_lines: The `tailLines` of the request. The server counts each stored part of a long line as a line.
-        """
-        lines = self._end.lines + bool(self._line_bytes)
-        longest = max(self._longest_line_bytes, self._line_bytes)
-        may_have_more = tail_lines is not None and (lines >= tail_lines or longest >= PART_BYTES_MIN)
-        text, is_in_line = self._end.take()
-        if not is_in_line:
-            left_out = self._end.lines - text.count(b"\n")
-            return LogTail(_text(text), lines, left_out, may_have_more=may_have_more)
-        text = _skip_partial_word(text)
-        left_out = (self._line_bytes or self._last_line_bytes) - len(text)
-        return LogTail(f"{ELLIPSIS}{_text(text)}", lines, lines - 1, left_out, may_have_more)
-
-
-def _skip_partial_word(line: bytes) -> bytes:
-    space = line.find(b" ", 0, _WORD_BYTES_MAX)
-    return line[space + 1 :] if space >= 0 else skip_partial_character(line)
+    :param tail_lines: The `tailLines` of the request. The server counts each stored part of a long line as a line.
+    """
+    kept, is_in_line = end.take()
+    parts_max = end.lines + (not kept.endswith(b"\n")) + end.bytes // PART_BYTES_MIN
+    is_cut = end.bytes > len(kept) or parts_max >= tail_lines
+    text = (skip_partial_character(kept) if is_in_line else kept).decode(errors="replace")
+    return LogTail(f"{ELLIPSIS}{text}" if is_in_line else text, is_cut)
 
 
 def skip_partial_character(text: bytes) -> bytes:
     """Return the text without the rest of a character at its start."""
     start = next((at for at, byte in enumerate(text[:_CHARACTER_BYTES_MAX]) if _is_start(byte)), 0)
     return text[start:]
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="replace")
 
 
 _BEGINNING: Final = b"unable to retrieve container logs for "

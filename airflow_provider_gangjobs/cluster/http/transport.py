@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     error_from_reply,
     is_webhook_unavailable,
 )
-from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, TailBuffer
+from airflow_provider_gangjobs.cluster.http.log_reader import LastBytes, LineTooLongError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -296,13 +296,13 @@ class Transport(ABC):
                     raise UnexpectedReply(response.status, request=str(request), message="the response is too long")
         return body[0] if len(body) == 1 else b"".join(body)
 
-    async def send_for_end(self, request: Request, *, timeout_s: float, bytes_max: int) -> TailBuffer:
-        """Send a request and return the last `bytes_max` bytes of the body of the successful response.
+    async def send_for_end(self, request: Request, *, timeout_s: float, bytes_max: int) -> LastBytes:
+        """Send a request and return the end of the body, of `bytes_max` bytes, of the successful response.
 
         Raises:
             ApiError, TransportError: as for `send`.
         """
-        end = TailBuffer(bytes_max)
+        end = LastBytes(bytes_max)
         async with self._successful(request, timeout_s=timeout_s, open_timeout_s=self.answer_within_s) as response:
             async for chunk in response.chunks():
                 end.feed(chunk)

@@ -159,50 +159,33 @@ class CopiedLog(Struct, frozen=True):
     """Why the log could not be read, or not to its end; else empty."""
 
 
-class KnownLogs(Struct, frozen=True):
-    """What the log of the task has already, by `LogSource.key`."""
+class TaskLog(Struct, frozen=True):
+    """The log of a task, to which logs of ranks are copied, and what it has already of them, by `LogSource.key`."""
 
+    write: Callable[[Sequence[str]], None]
+    """Called with lines, in order."""
+    mask: Callable[[str], str] = str
+    """Returns a text with its secrets replaced."""
     positions: Mapping[str, str] = {}
     """How far logs were streamed while the gang ran, from `GangEvent.streamed`."""
     whole: Collection[str] = ()
     """The logs that were streamed to their end, from `GangEvent.whole_logs`."""
 
 
-class LogCopier:
-    """Copies logs.
-
-    :param write: Called with lines for the log of the task.
-    :param mask: Returns a text with its secrets replaced.
-    """
-
-    def __init__(
-        self, client: Client, write: Callable[[Sequence[str]], None], mask: Callable[[str], str], known: KnownLogs
-    ) -> None:
-        self._client = client
-        self._write = write
-        self._mask = mask
-        self._known = known
-
-    async def copy_all(self, sources: Sequence[LogSource], *, bytes_max: int) -> list[CopiedLog]:
-        """Copy logs one after the other, at most about `bytes_max` bytes in all."""
-        copied = []
-        left = bytes_max
-        for number, source in enumerate(sources):
-            log, written = await self.copy(source, bytes_max=max(left // (len(sources) - number), 1))
-            left -= written
-            copied.append(log)
-        return copied
+class _LogCopier(Struct, frozen=True):
+    client: Client
+    log: TaskLog
 
     async def copy(self, source: LogSource, *, bytes_max: int) -> tuple[CopiedLog, int]:
         """Copy one log. Return the result, and how many bytes were written.
 
         A log that was streamed to its end is not read again, but for the last lines of a pod that failed.
         """
-        if source.key in self._known.whole:
+        if source.key in self.log.whole:
             last = "" if source.pod_succeeded else await self._read_last_lines(source)
             return CopiedLog(source, last_lines=self._shown(last)), 0
-        position = LogPosition.parse(self._known.positions.get(source.key, ""))
-        lines = LineWriter(source.label, self._write, self._mask)
+        position = LogPosition.parse(self.log.positions.get(source.key, ""))
+        lines = LineWriter(source.label, self.log.write, self.log.mask)
         what = f"log of pod {source.pod}, container {source.container}"
         written = 0
         if source.restarts and position is None:
@@ -211,11 +194,11 @@ class LogCopier:
                 lines.note(
                     f"left out here: the kubelet keeps no log of the first {pluralize(source.restarts - 1, 'run')}"
                 )
-            earlier = read_log_chunks(self._client, source, LogQuery(previous=True))
+            earlier = read_log_chunks(self.client, source, LogQuery(previous=True))
             _, written = await self._copy_run(source, lines, earlier, bytes_max // 4)
         lines.note(what if position is None else f"{what}, after what was streamed")
         on_other_file = None if position is None else partial(lines.note, OTHER_FILE)
-        chunks = read_log_chunks(self._client, source, LogQuery(), position=position, on_other_file=on_other_file)
+        chunks = read_log_chunks(self.client, source, LogQuery(), position=position, on_other_file=on_other_file)
         log, more = await self._copy_run(source, lines, chunks, bytes_max - written)
         return log, written + more
 
@@ -232,7 +215,7 @@ class LogCopier:
             except ClusterError as error:
                 problem = explain_problem(error, source.removal)
         log.end()
-        is_streamed = bool(self._known.positions.get(source.key))
+        is_streamed = bool(self.log.positions.get(source.key))
         if not problem:
             after = " after the stream" if is_streamed else ""
             lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes{after}")
@@ -250,11 +233,11 @@ class LogCopier:
 
     def _shown(self, last_lines: str) -> str:
         """Return last lines as the error of a pod shows them."""
-        return keep_end(self._mask(readable(last_lines.encode()).decode()).rstrip("\n"), LAST_CHARACTERS)
+        return keep_end(self.log.mask(readable(last_lines.encode()).decode()).rstrip("\n"), LAST_CHARACTERS)
 
     async def _read_last_lines(self, source: LogSource) -> str:
         try:
-            tail = await self._client.log_tail(
+            tail = await self.client.log_tail(
                 source.pod, source.namespace, container=source.container, tail_lines=LAST_PARTS, bytes_max=LAST_BYTES
             )
         except ClusterError:
@@ -272,17 +255,13 @@ async def copy_logs(
     client: Client,
     ref: GangRef,
     options: LogOptions,
-    write: Callable[[Sequence[str]], None],
+    log: TaskLog,
     *,
-    mask: Callable[[str], str] = str,
     outcomes: Sequence[Outcome] = (),
-    known: KnownLogs = KnownLogs(),  # noqa: B008 - a frozen value
     pods: Sequence[PodView] = (),
 ) -> list[CopiedLog]:
     """Copy the logs that the options select, ordered by rank. Does not raise errors of the cluster.
 
-    :param write: Called with lines for the log of the task, in order.
-    :param mask: Returns a text with its secrets replaced.
     :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
     :param pods: The pods of the gang, if they are known. They are listed otherwise.
     """
@@ -291,37 +270,39 @@ async def copy_logs(
     try:
         pods = pods or await list_pods(client, ref)
     except ClusterError as error:
-        write([format_note(ref.name, f"no log: {error}")])
+        log.write([format_note(ref.name, f"no log: {error}")])
         return []
     sources, failed = select_sources(pods, options, outcomes)
-    copier = LogCopier(client, write, mask, known)
-    reached = [LogPosition.parse(text) for text in known.positions.values()]
+    copier = _LogCopier(client, log)
+    reached = [LogPosition.parse(text) for text in log.positions.values()]
     streamed = sum(position.total for position in reached if position is not None)
     # The streams stop at half of the limit.
-    bytes_max = options.bytes_max - min(streamed, options.bytes_max // 2)
-    copied = await copier.copy_all(sources, bytes_max=bytes_max)
+    left = options.bytes_max - min(streamed, options.bytes_max // 2)
+    copied = []
+    for number, source in enumerate(sources):
+        one, written = await copier.copy(source, bytes_max=max(left // (len(sources) - number), 1))
+        left -= written
+        copied.append(one)
     if failed:
         ranks = pluralize(failed, "more rank")
-        write([format_note(ref.name, f'left out here: the logs of {ranks} that failed; logs="all" copies them')])
-    if missing := notes_on_missing_logs(pods, select_outcomes(outcomes, options.policy), known):
-        write(limit_notes(ref, missing))
+        log.write([format_note(ref.name, f'left out here: the logs of {ranks} that failed; logs="all" copies them')])
+    if missing := notes_on_missing_logs(pods, select_outcomes(outcomes, options.policy), log):
+        log.write(limit_notes(ref, missing))
     return copied
 
 
-def notes_on_missing_logs(pods: Collection[PodView], outcomes: Iterable[Outcome], known: KnownLogs) -> list[str]:
+def notes_on_missing_logs(pods: Collection[PodView], outcomes: Iterable[Outcome], log: TaskLog) -> list[str]:
     """Return a note for each log whose end is not in the log of the task, because its pod does not exist any more.
 
     :param outcomes: The outcomes of the pods whose logs the task wants.
     """
     wanted = {outcome.pod: outcome.name for outcome in without_pod(outcomes, pods)}
     existing = {pod.metadata.name for pod in pods}
-    streamed = {key.partition("/")[0]: key for key in known.positions if key.partition("/")[0] not in existing}
+    streamed = {key.partition("/")[0]: key for key in log.positions if key.partition("/")[0] not in existing}
     notes = []
     for pod in wanted | streamed:
         key = streamed.get(pod, "")
-        if key not in known.whole:
-            not_read = (
-                "left out here: what was not streamed could not be read" if known.positions.get(key) else "no log"
-            )
+        if key not in log.whole:
+            not_read = "left out here: what was not streamed could not be read" if log.positions.get(key) else "no log"
             notes.append(format_note(wanted.get(pod, pod), f"{not_read}: {POD_GONE.format(pod)}"))
     return notes

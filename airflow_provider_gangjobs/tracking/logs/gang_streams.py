@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     UNNOTED_AFTER_S,
     StreamLimits,
 )
-from airflow_provider_gangjobs.tracking.logs.rank_stream import LineOutput, LogStream
+from airflow_provider_gangjobs.tracking.logs.rank_stream import LineOutput, LogStream, StreamBudget
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, format_note, read_last_parts
 
 if TYPE_CHECKING:
@@ -272,12 +272,10 @@ class GangStreams:
             self._client,
             source,
             position,
+            lines=LineWriter(source.label, self._output.write, self._mask, partial(self._note_line, source)),
             output=self._output,
-            mask=self._mask,
-            bytes_max=bytes_max,
-            ahead_bytes_max=self._ahead_bytes_max,
+            budget=StreamBudget(bytes_max, self._ahead_bytes_max),
             has_pod_ended=lambda: uid in self._ended,
-            on_line=partial(self._note_line, source),
         )
         self._streams[source.key] = stream
         what = f"log of pod {source.pod}, container {source.container}"

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.spec import LogOptions
@@ -170,7 +169,7 @@ class RankLog(Struct, frozen=True):
     problem: str = ""
     """The error if the log could not be read; else empty."""
     left_out: str = ""
-    """Description of the lines that are missing before `text`, and the command that shows them; empty if none is."""
+    """That lines are, or may be, missing before `text`, and the command that shows them; empty if none is."""
     role: str = ""
     """Role of the pod; empty if the gang has one Job only."""
     role_rank: int | None = None
@@ -299,18 +298,5 @@ async def _read(client: Client, source: LogSource, mask: SecretMask) -> RankLog:
         )
     except ClusterError as exc:
         return replace(log, problem=explain_problem(exc, source.removal))
-    missing = _missing(tail)
-    left_out = f"{missing}; `{source.command}` shows all lines while the pod is there" if missing else ""
+    left_out = f"earlier lines; `{source.command}` shows all lines while the pod is there" if tail.is_cut else ""
     return replace(log, text=readable(mask(tail.text).encode()).decode(), left_out=left_out)
-
-
-def _missing(tail: LogTail) -> str:
-    the_lines = f"the last {tail.lines_read:,} lines" if tail.may_have_more else f"its {tail.lines_read:,} lines"
-    missing = []
-    if tail.may_have_more:
-        missing.append(f"any lines before {the_lines if tail.lines_read > 1 else 'this line'}")
-    if tail.lines_left_out:
-        missing.append(f"the first {tail.lines_left_out:,} of {the_lines}")
-    if tail.bytes_left_out:
-        missing.append(f"the first {tail.bytes_left_out:,} bytes of the last line")
-    return " and ".join(missing)

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
@@ -36,16 +35,16 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     RateLimit,
     StreamLimits,
 )
-from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, pod_exists
+from airflow_provider_gangjobs.tracking.logs.whole_logs import pod_exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_reader import LogPart
-    from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
+    from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
 
 
 class LineOutput(Protocol):
@@ -88,15 +87,20 @@ class _Turn(NamedTuple):
     ends_chunk: bool
 
 
+class StreamBudget(NamedTuple):
+    """How much of a log is streamed."""
+
+    bytes_max: int
+    """While the pod is not being deleted. The rest is copied after the end of the gang."""
+    ahead_bytes_max: Callable[[], int]
+    """Returns how many bytes may be in memory that are read and not written."""
+
+
 class LogStream:
     """Streams one log.
 
-    :param output: Where the lines go.
-    :param bytes_max: How many bytes of the log are streamed while the pod is not being deleted. The rest is copied
-        after the end of the gang.
-    :param ahead_bytes_max: Returns how many bytes may be in memory that are read and not written.
+    :param lines: Writes the lines to the output.
     :param has_pod_ended: Returns whether the pod has succeeded or failed, so that no container is started again.
-    :param on_line: Called with each line of a supervisor.
     """
 
     def __init__(
@@ -105,21 +109,19 @@ class LogStream:
         source: LogSource,
         position: LogPosition | None,
         *,
+        lines: LineWriter,
         output: LineOutput,
-        mask: Callable[[str], str],
-        bytes_max: int,
-        ahead_bytes_max: Callable[[], int],
+        budget: StreamBudget,
         has_pod_ended: Callable[[], bool],
-        on_line: Callable[[SupervisorLine], None] = lambda line: None,
     ) -> None:
         self._client = client
         self._source = source
         self._cursor = LogCursor(position)
         self._output = output
-        self._lines = LineWriter(source.label, output.write, mask, on_line)
+        self._lines = lines
         self._limits = loop_local(StreamLimits)
-        self._bytes_left = bytes_max - (position.total if position else 0)
-        self._ahead_bytes_max = ahead_bytes_max
+        self._bytes_left = budget.bytes_max - (position.total if position else 0)
+        self._ahead_bytes_max = budget.ahead_bytes_max
         self._has_pod_ended = has_pod_ended
         self._position = self._read_to = position
         self._turns: deque[_Turn | str] = deque()
@@ -134,7 +136,8 @@ class LogStream:
         self._last_line: Sequence[LogPart] = ()
         """The last line of the last response, if it has no line end."""
         self._rate = RateLimit(RATE, BURST)
-        self._lateness = _Lateness()
+        self._late_s = 0.0
+        """How long the limits have delayed the lines since they last did not."""
         self._late_note_at = -LATE_NOTE_EVERY_S
         self.has_read = asyncio.Event()
         """The stream reads nothing more."""
@@ -376,7 +379,7 @@ class LogStream:
             self._omitted_lines = self._omitted_bytes = 0
         units = len(turn.parts) + turn.size / BYTES_PER_UNIT
         if not self._must_read_ahead:
-            self._note_lateness(turn, late_s, units)
+            self._note_lateness(late_s)
         self._lines.write(turn.parts)
         before, self._read_to = self._read_to, turn.position
         if not self._lines.unfinished:
@@ -404,47 +407,15 @@ class LogStream:
         await self._output.wait_until_free()
         return late_s + clock.monotonic() - before
 
-    def _note_lateness(self, turn: _Turn, late_s: float, units: float) -> None:
-        if not late_s:
-            self._lateness = _Lateness()
-            return
-        self._lateness.add(turn.parts[0].time_ns, late_s, units)
+    def _note_lateness(self, late_s: float) -> None:
+        self._late_s = self._late_s + late_s if late_s else 0.0
         now = self._client.clock.monotonic()
-        if self._lateness.seconds > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
+        if self._late_s > LATE_S and now - self._late_note_at >= LATE_NOTE_EVERY_S:
             self._late_note_at = now
-            at_most = f"at most {RATE:.0f} lines or KiB a second"
-            why = f"the triggerer began later than this rank or was interrupted, and streams {at_most}"
-            if self._lateness.rank_is_fast:
-                why = f"this rank writes faster than the triggerer streams, {at_most}"
-            self.note(f"{why}: the lines appear here later, and the rest after the end of the gang")
-
-
-@dataclass
-class _Lateness:
-    """How long the limits have delayed the lines since they last did not, and how fast the rank has written these."""
-
-    seconds: float = 0.0
-    _units: float = 0.0
-    _last_units: float = 0.0
-    _first_ns: int = 0
-    _last_ns: int = 0
-
-    def add(self, time_ns: int, late_s: float, units: float) -> None:
-        """Count a turn that was delayed.
-
-        :param time_ns: The time of the first line; 0 if it is unknown.
-        :param late_s: How long the limits have delayed the turn, in seconds.
-        """
-        self.seconds += late_s
-        self._units += self._last_units
-        self._last_units = units
-        self._last_ns = time_ns or self._last_ns
-        self._first_ns = self._first_ns or time_ns
-
-    @property
-    def rank_is_fast(self) -> bool:
-        """Whether the rank has written these lines faster than a stream may write them."""
-        return self._first_ns > 0 and self._units > RATE * (self._last_ns - self._first_ns) / 1e9
+            self.note(
+                f"the triggerer streams at most {RATE:.0f} lines or KiB a second: the lines appear here later, and the "
+                "rest after the end of the gang"
+            )
 
 
 def _first_turn(parts: Sequence[LogPart], at: int) -> Sequence[LogPart]:

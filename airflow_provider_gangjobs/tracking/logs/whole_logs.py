@@ -141,7 +141,7 @@ BACKOFF_BASE_S: Final = 0.5
 BACKOFF_CAP_S: Final = 10.0
 
 
-class LogShortened(ClusterError):  # noqa: N818 - a state of the log
+class _LogShortened(ClusterError):  # noqa: N818 - a state of the log
     """The log is shorter than it was, because the kubelet has rotated its file."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ async def read_log_chunks(
 
     Raises:
         ClusterError: the log cannot be read.
-        LogShortened: the log became shorter while it was read. This is not raised for a log that is read by lines.
+        _LogShortened: the log became shorter while it was read. This is not raised for a log that is read by lines.
     """
     query = replace(query, container=source.container)
     backoff = Backoff(client.clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
@@ -220,7 +220,7 @@ class _ByBytes:
 
     def end(self) -> bytes:
         if self._to_skip:
-            raise LogShortened
+            raise _LogShortened
         return b""
 
 
