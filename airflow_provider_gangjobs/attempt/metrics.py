@@ -236,7 +236,7 @@ def collect_sample(waiting: int) -> Sample:
     :param waiting: The number of triggers that wait on the loop.
     """
     from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.ending.sweeper import sweep_totals
+    from airflow_provider_gangjobs.ending.sweep import sweep_totals
     from airflow_provider_gangjobs.tracking.harvest.harvester import harvest_totals
 
     statistics = informers().statistics()

@@ -43,7 +43,7 @@ NEEDED_TO_AWAIT_PODS: Final = (
 NEEDED_TO_START: Final = (
     f"{_TRIGGERER}.gang_start",
     "airflow_provider_gangjobs.cluster.informer",
-    "airflow_provider_gangjobs.ending.sweeper",
+    "airflow_provider_gangjobs.ending.sweep",
     "airflow_provider_gangjobs.service",
     "airflow_provider_gangjobs.submission.capabilities",
     "airflow_provider_gangjobs.submission.submit",

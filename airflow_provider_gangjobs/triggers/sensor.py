@@ -30,7 +30,7 @@ class GangSelectionTrigger(StoredTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gangs, and yield one event."""
-        await import_in_thread(*CLIENT, HOOK, "airflow_provider_gangjobs.tracking.awaited_watch")
+        await import_in_thread(*CLIENT, HOOK, "airflow_provider_gangjobs.tracking.gang_watch")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await wait_for_selected(self.args, self.log)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.ending.sweep import Sweep
-from airflow_provider_gangjobs.ending.sweeper import NamespaceSweeper
+from airflow_provider_gangjobs.ending.sweep import NamespaceSweeper, Sweep
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import TaskKey

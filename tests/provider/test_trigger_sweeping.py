@@ -19,8 +19,13 @@ from airflow_provider_gangjobs.attempt.metrics import collect_sample
 from airflow_provider_gangjobs.attempt.triggerer.endings import sweep_grace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_READ_FOR_S
 from airflow_provider_gangjobs.cluster.informer import Notification, informers
-from airflow_provider_gangjobs.ending.sweep import ANSWER_LOOKS, LOOK_EVERY_S, sweep_once
-from airflow_provider_gangjobs.ending.sweeper import LINGER_S, LOOKS_PER_CONNECTION
+from airflow_provider_gangjobs.ending.sweep import (
+    ANSWER_LOOKS,
+    LINGER_S,
+    LOOK_EVERY_S,
+    LOOKS_PER_CONNECTION,
+    sweep_once,
+)
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.state.ownership import ASK_AFTER, CONFIRM_AFTER, GRACE, SweepAction
@@ -29,7 +34,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_INSTALLATION,
 )
 from airflow_provider_gangjobs.service import follow
-from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
+from airflow_provider_gangjobs.tracking.gang_watch import SelectionWatch
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.registry import PatchKind

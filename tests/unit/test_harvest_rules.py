@@ -33,10 +33,6 @@ from airflow_provider_gangjobs.kube.views import Meta, PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import notes_of
 from airflow_provider_gangjobs.tracking.harvest.harvester import (
-    BACKLOG_HIGH,
-    BACKLOG_LOW,
-    FEW_HELD,
-    MANY_HELD,
     NOT_RELEASED,
     NOT_STORED,
     QUIET_AFTER_S,
@@ -230,17 +226,6 @@ def test_another_problem_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         error, storing, _ = TABLE[name]
         harvest_log.failed(error, 1.0, is_storing=storing, backlog=1)
     assert [record.what for record in logged(caplog)] == [SLOWED_DOWN[1], NOT_STORED[1], NOT_RELEASED[1]]
-
-
-def test_backlog_is_logged_when_it_is_high_and_when_it_has_fallen(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    harvest_log = HarvestLog("team/train")
-    for pods in (0, BACKLOG_HIGH - 1, BACKLOG_HIGH, BACKLOG_HIGH + 1, BACKLOG_LOW, BACKLOG_HIGH, BACKLOG_LOW - 1, 0):
-        harvest_log.backlog(pods)
-    assert [(record.levelname, record.what, record.fields["pods"]) for record in logged(caplog)] == [
-        ("WARNING", MANY_HELD[1], BACKLOG_HIGH),
-        ("INFO", FEW_HELD[1], BACKLOG_LOW - 1),
-    ]
 
 
 @in_virtual_time

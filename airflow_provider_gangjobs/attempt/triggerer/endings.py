@@ -189,8 +189,7 @@ class _Sweepers:
 
     async def _sweep(self, place: _Place) -> None:
         from airflow_provider_gangjobs.cluster.clock import Clock
-        from airflow_provider_gangjobs.ending.sweep import Sweep
-        from airflow_provider_gangjobs.ending.sweeper import NamespaceSweeper
+        from airflow_provider_gangjobs.ending.sweep import NamespaceSweeper, Sweep
         from airflow_provider_gangjobs.service import follow
         from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 

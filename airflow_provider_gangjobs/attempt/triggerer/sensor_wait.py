@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
+    from airflow_provider_gangjobs.tracking.gang_watch import SelectionWatch
 
 ERRORS_MAX: Final = 5
 """How often in a row a gang is followed again that cannot be followed. The pauses in between add up to 15 minutes."""
@@ -155,7 +155,7 @@ class _SelectionWait:
 
     async def _watch(self, client: Client) -> tuple[Answer, str]:
         from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Notification
-        from airflow_provider_gangjobs.tracking.awaited_watch import SelectionWatch
+        from airflow_provider_gangjobs.tracking.gang_watch import SelectionWatch
 
         self._notification = Notification()
         logged = ""

@@ -18,8 +18,8 @@ pods end, a harvester releases a few pods at a time and adapts to the response t
 ended for a moment, or when a drain is requested, it releases the rest at full speed. Pods that are being deleted come
 first in the queue, and last if one of them could not be released. A pod is in the queue once at most.
 
-The lines about a harvest are written when it fails, when it works again, and when many pods are held, and none for a
-single pod or retry. The trigger writes these lines, so they are in the log of the gang's task, where a user looks for
+The lines about a harvest are written when it fails and when it works again, and none for a single pod or retry. The
+trigger writes these lines, so they are in the log of the gang's task, where a user looks for
 the reason why a pod does not go away.
 """
 
@@ -161,7 +161,7 @@ class HarvestSchedule:
         return is_draining or now >= self._quiet_at or backlog.releasable > RELEASABLE_MAX
 
 
-class UnrecordedPod(NamedTuple):
+class _UnrecordedPod(NamedTuple):
     """A pod whose outcome has to be recorded. There may be tens of thousands of them at once."""
 
     pod: PodView
@@ -172,12 +172,12 @@ class UnrecordedPod(NamedTuple):
     """The pod still runs, and is released when it has ended."""
 
 
-class HarvestQueue:
+class _HarvestQueue:
     """Pods by uid, in the order in which they were enqueued."""
 
     def __init__(self) -> None:
-        self._unrecorded_terminating: dict[str, UnrecordedPod] = {}
-        self._unrecorded: dict[str, UnrecordedPod] = {}
+        self._unrecorded_terminating: dict[str, _UnrecordedPod] = {}
+        self._unrecorded: dict[str, _UnrecordedPod] = {}
         self.terminating: dict[str, PodView] = {}
         """Recorded pods that are being deleted."""
         self.releasable: dict[str, PodView] = {}
@@ -195,7 +195,7 @@ class HarvestQueue:
     def __len__(self) -> int:
         return sum(self.backlog()) + len(self.log_is_read)
 
-    def add_unrecorded(self, due: UnrecordedPod) -> None:
+    def add_unrecorded(self, due: _UnrecordedPod) -> None:
         """Have a pod recorded; a pod that is in the queue already is replaced."""
         uid, deleted_at = due.pod.metadata.uid, due.pod.metadata.deletion_timestamp
         self.enqueued += self.unrecorded(uid) is None
@@ -215,11 +215,11 @@ class HarvestQueue:
         for pods in (self.terminating, self.releasable, self.log_is_read):
             pods.pop(uid, None)
 
-    def unrecorded(self, uid: str) -> UnrecordedPod | None:
+    def unrecorded(self, uid: str) -> _UnrecordedPod | None:
         """Return the pod if its outcome is still to be recorded."""
         return self._unrecorded_terminating.get(uid) or self._unrecorded.get(uid)
 
-    def next_unrecorded(self, at_most: int) -> list[UnrecordedPod]:
+    def next_unrecorded(self, at_most: int) -> list[_UnrecordedPod]:
         """Return the first pods to record. They stay in the queue."""
         return list(islice(chain(self._unrecorded_terminating.values(), self._unrecorded.values()), at_most))
 
@@ -251,16 +251,10 @@ def harvest_totals() -> HarvestTotals:
 
 log = logging.getLogger(__name__)
 
-BACKLOG_HIGH: Final = 10_000
-"""Pods that have ended and are not released: some megabytes here, and as many objects in the cluster."""
-BACKLOG_LOW: Final = BACKLOG_HIGH // 2
-
 SLOWED_DOWN: Final = (INFO, "The API server is busy, the harvest is slowed down")
 NOT_STORED: Final = (WARNING, "Outcomes of pods cannot be stored, so the pods are held until they are")
 NOT_RELEASED: Final = (WARNING, "Pods cannot be released, the harvest retries")
 RECOVERED: Final = (INFO, "The harvest works again")
-MANY_HELD: Final = (WARNING, "Many pods have ended and are still held")
-FEW_HELD: Final = (INFO, f"Fewer than {BACKLOG_LOW:,} ended pods wait for the harvest")
 
 
 class HarvestLog:
@@ -271,7 +265,6 @@ class HarvestLog:
         self._problem: tuple[tuple[int, str], str] | None = None
         self._since = 0.0
         self._attempts = 0
-        self._is_high = False
 
     def failed(self, error: Exception, now: float, *, is_storing: bool, backlog: int) -> None:
         """Log a failed attempt, unless the one before failed for the same reason."""
@@ -290,15 +283,6 @@ class HarvestLog:
         if self._problem is not None:
             self._problem = None
             self._write(RECOVERED, after_s=now - self._since, tries=self._attempts, pods=backlog)
-
-    def backlog(self, pods: int) -> None:
-        """Log when many pods wait, and when few do again."""
-        if pods >= BACKLOG_HIGH and not self._is_high:
-            self._is_high = True
-            self._write(MANY_HELD, pods=pods)
-        elif pods < BACKLOG_LOW and self._is_high:
-            self._is_high = False
-            self._write(FEW_HELD, pods=pods)
 
     def _write(self, message: tuple[int, str], **fields: Field) -> None:
         level, what = message
@@ -340,7 +324,7 @@ class Harvester:
         self._client = client
         self._ledger = ledger
         self._logs = logs
-        self._queue = HarvestQueue()
+        self._queue = _HarvestQueue()
         self.released: set[str] = set()
         """Pods that this harvester released. The watch may show them as held for a moment longer."""
         self.failed_ranks = FailedRanks()
@@ -397,7 +381,7 @@ class Harvester:
             if pod.metadata.uid in recorded:
                 self._enqueue_release(pod)
             else:
-                self._enqueue_record(UnrecordedPod(pod))
+                self._enqueue_record(_UnrecordedPod(pod))
 
     def enqueue_deleted(self, pods: Iterable[PodView]) -> None:
         """Enqueue pods that do not exist any more, by their last views. Their outcomes count, whoever released them."""
@@ -405,13 +389,13 @@ class Harvester:
             if pod.metadata.uid in self.recorded:
                 self._queue.remove(pod.metadata.uid)
             else:
-                self._enqueue_record(UnrecordedPod(pod, exists=False))
+                self._enqueue_record(_UnrecordedPod(pod, exists=False))
 
     def enqueue_decided(self, pods: Iterable[PodView]) -> None:
         """Enqueue pods that still run, and whose main container has ended, to be recorded. They stay held."""
         for pod in pods:
             if pod.metadata.uid not in self.recorded:
-                self._enqueue_record(UnrecordedPod(pod, stays_held=True))
+                self._enqueue_record(_UnrecordedPod(pod, stays_held=True))
 
     def abandon(self, pods: Iterable[PodView]) -> None:
         """Record held pods that have not ended as `unknown` and release them, because nobody will follow them."""
@@ -419,9 +403,9 @@ class Harvester:
             if pod.metadata.uid in self.recorded:
                 self._enqueue_release(pod)
             else:
-                self._enqueue_record(UnrecordedPod(pod, has_ended=has_ended(pod) or bool(keeps_running(pod))))
+                self._enqueue_record(_UnrecordedPod(pod, has_ended=has_ended(pod) or bool(keeps_running(pod))))
 
-    def _enqueue_record(self, due: UnrecordedPod) -> None:
+    def _enqueue_record(self, due: _UnrecordedPod) -> None:
         self._queue.add_unrecorded(due)
         self._work.set()
 
@@ -517,7 +501,6 @@ class Harvester:
         elif action is Action.RELEASE_SLOWLY:
             self._schedule.note_slow_release(now, now - began)
         self._schedule.note_result(action, failed=error is not None)
-        self._log.backlog(self.backlog)
         if error is None:
             if not self._schedule.others_first:
                 self._backoff.reset()
@@ -583,7 +566,7 @@ class Harvester:
         await release(self._client, list(islice(pods.values(), at_most)), done, is_stopped=until)
         return errors[0] if errors else None
 
-    async def _record(self, batch: Sequence[UnrecordedPod]) -> None:
+    async def _record(self, batch: Sequence[_UnrecordedPod]) -> None:
         new = self._unrecorded(await _outcomes_of(batch))
         try:
             if self._ledger is not None:
@@ -613,7 +596,7 @@ class Harvester:
             self._outcomes = {outcome.uid: outcome for outcome in self.outcomes}
 
 
-async def _outcomes_of(batch: Sequence[UnrecordedPod]) -> list[Outcome]:
+async def _outcomes_of(batch: Sequence[_UnrecordedPod]) -> list[Outcome]:
     time_slice, outcomes = loop_local(TimeSlice), []
     for due in batch:
         outcomes.append(outcome_of(due.pod, ended=due.has_ended))
