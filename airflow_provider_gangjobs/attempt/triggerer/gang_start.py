@@ -78,6 +78,7 @@ DIFFERENCES: Final = (
     "The triggerer has started this gang, without a slot of a pool, also if deferred tasks take slots of the pool. "
     'The table of "Starts in the triggerer" in docs/operations.md has what else is different'
 )
+"""Whether deferred tasks take slots of a pool cannot be asked: Airflow 3.3 tells no process of a task about pools."""
 PREFIX: Final = "airflow_provider_gangjobs."
 
 

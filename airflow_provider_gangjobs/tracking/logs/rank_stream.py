@@ -2,8 +2,10 @@
 
 The stream runs in a task of its own. It never delays a deadline, may be stopped at any moment, and knows the position
 that it has reached. The log is copied from there after the end of the gang, unless the stream has read the log to its
-end: that is the end of a response that was requested after the end of the pod. A log that grows faster than the rate
-limit is not cut but written later: the stream reads no faster than it writes.
+end: that is the end of a response that was requested after the end of the pod. The end of the response that followed
+the program is no proof, so each streamed log is read once more: the API server ends it in the same way if its
+connection to the kubelet breaks (`StreamObject` in `k8s.io/apiserver` 1.37 ignores the error). A log that grows faster
+than the rate limit is not cut but written later: the stream reads no faster than it writes.
 
 The log of a pod that is being deleted cannot be copied later, because the kubelet removes the log with the containers.
 So after `read_ahead` the stream reads to the end of the log at once, into memory, and writes what it has read as fast
