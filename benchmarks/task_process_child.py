@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import airflow.sdk.execution_time.supervisor  # noqa: F401 - the supervisor forks the process of a task
 from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_gangjobs.gang.marks import StoredClaim, Submitted, to_text
-from airflow_provider_gangjobs.gang.record import Record
+from airflow_provider_gangjobs.gang.record import Record, StoredClaim, Submitted, to_text
 from airflow_provider_gangjobs.gang.roles import RoleRanks
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_RECORD, ANNOTATION_SUBMITTED

@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     streamed_ranks,
 )
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.attempt.task_gangs import TaskGangs
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
+    from airflow_provider_gangjobs.gang.outcome.restarts import TimeUse
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 

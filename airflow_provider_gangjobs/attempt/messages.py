@@ -124,7 +124,7 @@ REQUESTS_CHARACTERS_MAX: Final = 250
 
 def details_of(view: GangView) -> dict[str, str]:
     """Return what a person is told of a gang beside its phase and its reason: names and values, without empty ones."""
-    from airflow_provider_gangjobs.gang.outcome.time_use import describe_use
+    from airflow_provider_gangjobs.gang.outcome.restarts import describe_use
 
     progress = view.progress
     left_s = progress.eta_s if progress is not None and not view.is_over else None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, amounts_of, describe_use
+from airflow_provider_gangjobs.gang.outcome.restarts import TimeUse, amounts_of, describe_use
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -41,7 +41,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
-from airflow_provider_gangjobs.gang.state.deadlines import limit_of_previous
+from airflow_provider_gangjobs.gang.state.gang_state import limit_of_previous
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.storage import TaskStorages
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
+    from airflow_provider_gangjobs.gang.outcome.restarts import TimeUse
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters

@@ -188,7 +188,7 @@ def _lines_of(submission: Submission, options: argparse.Namespace) -> list[str]:
 
 
 async def _follow(gangs: GangService, submission: Submission, spec: GangSpec) -> GangEvent:
-    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+    from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
     from airflow_provider_gangjobs.service import follow
 
     deadlines = Deadlines(assemble_s=spec.assemble_timeout_s, run_s=spec.run_timeout_s)

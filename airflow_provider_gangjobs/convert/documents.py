@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.render.user_manifest import TEXT_CHARACTERS_MAX, kind_of, parse_documents
-from airflow_provider_gangjobs.gang.validation.structure_checks import not_json_problems
+from airflow_provider_gangjobs.gang.validation.parsed_spec import not_json_problems
 from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
 
 PROBLEM_CHARACTERS_MAX: Final = 500

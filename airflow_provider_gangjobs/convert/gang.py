@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.convert.beforehand import needs, use_files
 from airflow_provider_gangjobs.convert.host_names import role_name
 from airflow_provider_gangjobs.convert.pods import pod_parameters, require_template
+from airflow_provider_gangjobs.gang import schedulers
 from airflow_provider_gangjobs.gang.render.placement import ineligibility_reason, is_single_pod, shape_of
-from airflow_provider_gangjobs.gang.schedulers import external
 from airflow_provider_gangjobs.gang.spec import GangSpec, RoleSpec
-from airflow_provider_gangjobs.gang.validation.metadata_checks import PARTIAL_ADMISSION
+from airflow_provider_gangjobs.gang.validation.job_checks import PARTIAL_ADMISSION
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.parameters.declaration import PARAMETERS
 
@@ -26,10 +26,10 @@ _TIMES: Final = ("activeDeadlineSeconds", "ttlSecondsAfterFinished")
 _SET_BY_PROVIDER: Final = ("selector", "manualSelector", "managedBy", "podReplacementPolicy", "scheduling")
 _QUEUE: Final = {LABEL_KUEUE_QUEUE: "queue_name", LABEL_KUEUE_PRIORITY: "queue_priority"}
 _LINKS: Final = {
-    **{scheduler.link[1]: scheduler.name for scheduler in external.SEPARATE_SCHEDULERS},
-    external.LABEL_APPLICATION: "yunikorn",
-    external.YUNIKORN_ANNOTATION_GROUPS: "yunikorn",
-    external.YUNIKORN_ANNOTATION_PARAMETERS: "yunikorn",
+    **{scheduler.link[1]: scheduler.name for scheduler in schedulers.SEPARATE_SCHEDULERS},
+    schedulers.LABEL_APPLICATION: "yunikorn",
+    schedulers.YUNIKORN_ANNOTATION_GROUPS: "yunikorn",
+    schedulers.YUNIKORN_ANNOTATION_PARAMETERS: "yunikorn",
 }
 """The scheduler by a label or an annotation that links pods to their group. The provider sets its own."""
 _TOPOLOGY: Final = re.compile(r"kueue\.x-k8s\.io/podset-(required|preferred)-topology")
@@ -125,7 +125,7 @@ def _set_metadata(task: Task, of_pods: dict[str, Any]) -> None:
 def _set_scheduler(task: Task, pod: dict[str, Any]) -> None:
     if not task.is_gang:
         return
-    owner = external.owner_of(pod.get("schedulerName"))
+    owner = schedulers.owner_of(pod.get("schedulerName"))
     if owner is not None:
         task.parameters["gang_scheduler"] = owner.name
         if pod["schedulerName"] == owner.scheduler_names[0]:

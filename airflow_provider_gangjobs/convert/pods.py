@@ -15,8 +15,7 @@ from airflow_provider_gangjobs.gang.render.pod_template import (
 )
 from airflow_provider_gangjobs.gang.render.user_manifest import main_container_name
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
-from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
-from airflow_provider_gangjobs.gang.validation.structure_checks import check_structure
+from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec, check_structure
 from airflow_provider_gangjobs.kube.well_known import DEFAULT_CONTAINER, MAIN_CONTAINER
 
 if TYPE_CHECKING:

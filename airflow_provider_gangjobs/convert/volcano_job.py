@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.convert.mpi_job import set_mpi
 from airflow_provider_gangjobs.convert.task import Part, Task, merged, pods
-from airflow_provider_gangjobs.gang.schedulers.external import DEFAULT_QUEUE, VOLCANO_QUEUE
+from airflow_provider_gangjobs.gang.schedulers import DEFAULT_QUEUE, VOLCANO_QUEUE
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.convert.documents import Document

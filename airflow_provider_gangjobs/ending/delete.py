@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.exceptions.submission import DELETION
+from airflow_provider_gangjobs.exceptions.base import DELETION
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.stop import before_deletion, end_patch
 from airflow_provider_gangjobs.gang.state.stopped import BY_DELETION, mark_patch

@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.state.gang_jobs import jobs_to_end, must_delete_job_set
 from airflow_provider_gangjobs.gang.state.stop import (
     end_patch,
     finish_patch,
@@ -32,7 +31,13 @@ from airflow_provider_gangjobs.gang.state.stop import (
     is_to_fail,
     stop_patch,
 )
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    StoredGang,
+    build_gang,
+    jobs_to_end,
+    must_delete_job_set,
+    read_job,
+)
 from airflow_provider_gangjobs.jobs.requests import get_job, get_main_job
 
 if TYPE_CHECKING:

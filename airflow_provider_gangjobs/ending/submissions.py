@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.ending.deliver import delivery
 from airflow_provider_gangjobs.ending.release import release_gang
 from airflow_provider_gangjobs.ending.stop import continue_stop, stop
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.exceptions.submission import DELETION
+from airflow_provider_gangjobs.exceptions.base import DELETION
 from airflow_provider_gangjobs.gang.identity import (
     ALL_GANGS,
     OperationKey,
@@ -48,7 +48,7 @@ from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.roles import role_job_name
-from airflow_provider_gangjobs.gang.schedulers.external import find_scheduler
+from airflow_provider_gangjobs.gang.schedulers import find_scheduler
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, is_started_by_others, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_terminal

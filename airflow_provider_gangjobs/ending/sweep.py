@@ -40,7 +40,6 @@ from airflow_provider_gangjobs.ending.deliver import mark_delivered
 from airflow_provider_gangjobs.ending.release import release
 from airflow_provider_gangjobs.ending.stop import finish_stop
 from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
-from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
     SweepAction,
@@ -56,6 +55,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
 )
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, gang_ref_of, has_ended, is_held
+from airflow_provider_gangjobs.gang.state.stored_gang import read_gangs
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG

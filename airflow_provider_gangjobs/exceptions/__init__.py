@@ -32,8 +32,8 @@ Each exception builds its message from its fields. The message says what happene
 `retryable` is false if another try with the same parameters must fail in the same way. `category` is the stable name of
 the cause.
 
-Users import the exceptions from this package. Its modules are an implementation detail. The package imports its
-modules one after the other, until one has what is asked for, because a DAG file that only uses the operator needs few.
+Users import the exceptions from this package. Its modules are an implementation detail. A DAG file that only uses
+the operator needs no error of an end, so the second module is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -44,10 +44,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions.base import *  # noqa: F403
     from airflow_provider_gangjobs.exceptions.gang_end import *  # noqa: F403
-    from airflow_provider_gangjobs.exceptions.results import *  # noqa: F403
-    from airflow_provider_gangjobs.exceptions.submission import *  # noqa: F403
 
-_MODULES: Final = ("base", "submission", "gang_end", "results")
+_MODULES: Final = ("base", "gang_end")
 
 
 def __getattr__(name: str) -> Any:

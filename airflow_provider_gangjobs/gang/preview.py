@@ -34,8 +34,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
     with_parsed_manifest,
 )
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
-from airflow_provider_gangjobs.gang.schedulers.external import KUEUE, KueueTopology, select_scheduler
-from airflow_provider_gangjobs.gang.schedulers.workload_api import dialects_of
+from airflow_provider_gangjobs.gang.schedulers import KUEUE, KueueTopology, dialects_of, select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.render.user_manifest import Change
-    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
+    from airflow_provider_gangjobs.gang.schedulers import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
 

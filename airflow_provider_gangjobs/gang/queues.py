@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.marks import Submitted, to_text
+from airflow_provider_gangjobs.gang.record import Submitted, to_text
 from airflow_provider_gangjobs.kube import well_known as keys
 
 if TYPE_CHECKING:

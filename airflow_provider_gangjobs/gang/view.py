@@ -19,7 +19,6 @@ from msgspec.structs import asdict
 from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
-from airflow_provider_gangjobs.gang.marks import read_mark
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.outcome.rank_rows import (
@@ -31,12 +30,23 @@ from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     merge_outcomes,
     outcome_row,
 )
-from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Progressed, Restart, SupervisorReport
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse  # noqa: TC001 - msgspec reads the annotations
-from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
+from airflow_provider_gangjobs.gang.outcome.restarts import (
+    Progress,
+    Progressed,
+    Restart,
+    SupervisorReport,
+    TimeUse,
+)
+from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY, read_mark
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.deadlines import PARAMETERS, Deadlines, next_limit
-from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe, observe_counters
+from airflow_provider_gangjobs.gang.state.gang_state import (
+    PARAMETERS,
+    Deadlines,
+    GangState,
+    next_limit,
+    observe,
+    observe_counters,
+)
 from airflow_provider_gangjobs.gang.state.phase import (
     FINAL_PHASES,
     PHASE_OF_STATUS,
@@ -45,7 +55,7 @@ from airflow_provider_gangjobs.gang.state.phase import (
     SubmissionState,
     phase_of,
 )
-from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
+from airflow_provider_gangjobs.gang.state.pods import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reword
 from airflow_provider_gangjobs.gang.state.stop import deadline_of
 from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT

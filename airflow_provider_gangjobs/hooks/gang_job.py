@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-    from airflow_provider_gangjobs.gang.state.gang_state import GangState
+    from airflow_provider_gangjobs.gang.state.gang_state import Deadlines, GangState
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
 
 P = ParamSpec("P")

@@ -1,7 +1,7 @@
 """Reads results of ranks that `result_storage` keeps, for the tasks that use them.
 
 An address that a rank wrote is opened with the rights of this worker. So only addresses in the folder of the task that
-ran the gang are opened: `gang.outcome.result_addresses` has the rule.
+ran the gang are opened: `gang.outcome.outcomes` has the rule.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.container_programs.gangjobs_result import parse
 from airflow_provider_gangjobs.exceptions import ResultAddressRefused
-from airflow_provider_gangjobs.gang.outcome import result_addresses
-from airflow_provider_gangjobs.gang.outcome.result_addresses import is_address as is_stored
+from airflow_provider_gangjobs.gang.outcome.outcomes import ADDRESS, MARK, SIZE, path_in, without_marks
+from airflow_provider_gangjobs.gang.outcome.outcomes import is_address as is_stored
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -38,20 +38,20 @@ def read_result(value: Any, *, storage: str | os.PathLike[str] | ObjectStoragePa
     """
     if not is_stored(value):
         return value
-    address: str = value[result_addresses.ADDRESS]
-    folder = str(storage) if storage is not None else value.get(result_addresses.MARK, "")
-    if not folder or not (path := result_addresses.path_in(folder, address)):
+    address: str = value[ADDRESS]
+    folder = str(storage) if storage is not None else value.get(MARK, "")
+    if not folder or not (path := path_in(folder, address)):
         raise ResultAddressRefused(address=address, folder=folder)
     _refuse_links(folder, path, address)
     from airflow.sdk import ObjectStoragePath
 
     content = ObjectStoragePath(address).read_bytes()
-    if len(content) != (size := value[result_addresses.SIZE]):
+    if len(content) != (size := value[SIZE]):
         raise ValueError(f"{address} has {len(content)} bytes, and its rank wrote {size}")
     result, problem = parse(content.decode())
     if problem:
         raise ValueError(f"{address} has what Airflow cannot store: {problem}")
-    return result_addresses.without_marks(result)
+    return without_marks(result)
 
 
 def _refuse_links(folder: str, path: str, address: str) -> None:

@@ -493,3 +493,12 @@ def parse_indexes(text: str) -> frozenset[int]:
 def _parse_span(part: str) -> range:
     first, _, last = part.partition("-")
     return range(int(first), int(last or first) + 1)
+
+
+_DIGITS_MAX: Final = 18
+"""Anybody who may change Jobs may write an annotation of any size, and Python refuses to read thousands of digits."""
+
+
+def parse_number(text: str | None) -> int | None:
+    """Return the whole number that a label or an annotation has, if it has one."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= _DIGITS_MAX else None

@@ -45,12 +45,12 @@ LABEL_RANK_OFFSET: Final = f"{PREFIX}/rank-offset"
 ANNOTATION_RECORD: Final = f"{PREFIX}/record"
 """What the gang is, as JSON that is never changed (`gang.record`). On the main Job, from its creation."""
 ANNOTATION_CLAIM: Final = f"{PREFIX}/claim"
-"""Which task instance is responsible for the gang, and what it wants of the gang (`gang.marks.StoredClaim`). On the
+"""Which task instance is responsible for the gang, and what it wants of the gang (`gang.record.StoredClaim`). On the
 main Job, from its creation. A try that adopts the gang changes it."""
 ANNOTATION_SUBMITTED: Final = f"{PREFIX}/submitted"
-"""What the last step of a submission has found (`gang.marks.Submitted`). On the main Job, if it has found anything."""
+"""What the last step of a submission has found (`gang.record.Submitted`). On the main Job, if it has found anything."""
 ANNOTATION_ASSEMBLY_BASELINE: Final = f"{PREFIX}/assembly-baseline"
-"""`gang.marks.AssemblyBaseline`. On the Job of a gang that Kueue stopped before for another reason.
+"""`gang.record.AssemblyBaseline`. On the Job of a gang that Kueue stopped before for another reason.
 Followers write it."""
 ANNOTATION_PROGRESS: Final = f"{PREFIX}/progress"
 """The restarts and the progress of the gang, and how far its logs were streamed

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
-from airflow_provider_gangjobs.exceptions.submission import DELETION
+from airflow_provider_gangjobs.exceptions.base import DELETION
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.parameters import checks, target_gangs

@@ -120,7 +120,7 @@ _DURATION: Final = Parameter(is_duration=True, convert=to_seconds, check=duratio
 Duration = Annotated[timedelta | float | None, _DURATION]
 """`None` means no limit."""
 TimeLimit = Annotated[timedelta | float | None, replace(_DURATION, limits_wait=True)]
-"""A duration that whoever waits for the gang keeps (`gang.state.deadlines`)."""
+"""A duration that whoever waits for the gang keeps (`gang.state.gang_state`)."""
 WholeSeconds = Annotated[timedelta | int | None, Parameter(is_duration=True, convert=to_whole_seconds)]
 """A duration of Kubernetes. The submission checks it."""
 

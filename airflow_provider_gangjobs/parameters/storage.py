@@ -107,7 +107,7 @@ def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
     from airflow_provider_gangjobs.gang.render.pod_template import user_template
     from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
     from airflow_provider_gangjobs.gang.roles import spec_of_role
-    from airflow_provider_gangjobs.gang.validation.supervisor_checks import folder_problem
+    from airflow_provider_gangjobs.gang.validation.pod_checks import folder_problem
     from airflow_provider_gangjobs.gang.validation.validate import validate
 
     if validate(spec):

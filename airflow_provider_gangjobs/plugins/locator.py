@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
 from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
 from airflow_provider_gangjobs.parameters.triggerer_start import TRIGGER as START_TRIGGER

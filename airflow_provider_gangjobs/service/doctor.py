@@ -28,10 +28,9 @@ from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang import checkup
 from airflow_provider_gangjobs.gang.checkup import CONTROLLER_SILENT_S, Finding, Health, Right, ok, problem, unknown
-from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
-from airflow_provider_gangjobs.gang.schedulers.external import SEPARATE_SCHEDULERS
+from airflow_provider_gangjobs.gang.schedulers import SEPARATE_SCHEDULERS, ServedGroup
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.text import to_one_line
 from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow

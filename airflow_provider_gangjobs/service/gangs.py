@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-    from airflow_provider_gangjobs.gang.state.gang_state import GangState
+    from airflow_provider_gangjobs.gang.state.gang_state import Deadlines, GangState
     from airflow_provider_gangjobs.gang.view import GangView
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.submission import (
@@ -191,7 +190,7 @@ class GangService(Struct, frozen=True):
 
         Sends one request for about 200 tasks, and another one if gangs that are not selected by name have roles.
         """
-        from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+        from airflow_provider_gangjobs.gang.state.stored_gang import read_gangs
         from airflow_provider_gangjobs.jobs.requests import list_jobs, list_role_jobs
 
         jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
@@ -200,7 +199,7 @@ class GangService(Struct, frozen=True):
 
     async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
         """Return all attempts of the selected gangs. Sends one request for about 200 tasks."""
-        from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
+        from airflow_provider_gangjobs.gang.state.stored_gang import read_gangs
         from airflow_provider_gangjobs.jobs.requests import list_jobs
 
         jobs = await list_jobs(self.client, selection.namespace, selection.label_selectors)
@@ -366,7 +365,7 @@ async def follow(
     from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
 
     await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.follow")
-    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+    from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
     from airflow_provider_gangjobs.tracking import follow as tracking
 
     limits = deadlines or Deadlines()

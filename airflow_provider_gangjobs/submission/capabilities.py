@@ -23,15 +23,15 @@ from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResourc
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.placement import shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
-from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
-from airflow_provider_gangjobs.gang.schedulers.external import select_scheduler
-from airflow_provider_gangjobs.gang.schedulers.workload_api import (
+from airflow_provider_gangjobs.gang.schedulers import (
     DISCOVERED_DIALECTS,
     Dialect,
     JobSchedulingDialect,
     PodGroupDialect,
+    SchedulingGroup,
     newer_dialects,
     select_dialect,
+    select_scheduler,
     wanted_versions,
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind
+    from airflow_provider_gangjobs.gang.schedulers import ApiKind
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 

@@ -41,24 +41,24 @@ from airflow_provider_gangjobs.gang.render.placement import (
     is_single_pod,
 )
 from airflow_provider_gangjobs.gang.roles import roles_of
-from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, Guarantee, ServedGroup
-from airflow_provider_gangjobs.gang.schedulers.external import (
+from airflow_provider_gangjobs.gang.schedulers import (
     AUTO,
+    DEFAULT_SCHEDULER,
+    JOB_SCHEDULING,
     KUEUE,
     SCHEDULER_NAMES,
+    Dialect,
+    Guarantee,
+    JobSchedulingDialect,
     KueueTopology,
     QueueTopologies,
+    ServedGroup,
     YuniKorn,
     flavor_names,
     owner_of,
+    select_dialect,
     select_scheduler,
     topology_guarantee,
-)
-from airflow_provider_gangjobs.gang.schedulers.workload_api import (
-    JOB_SCHEDULING,
-    Dialect,
-    JobSchedulingDialect,
-    select_dialect,
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
     from airflow_provider_gangjobs.gang.render.placement import Shape
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
+    from airflow_provider_gangjobs.gang.schedulers import ApiKind, GangScheduler
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.step import Progress

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import Problem
     from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
     from airflow_provider_gangjobs.gang.render.placement import Shape
-    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
+    from airflow_provider_gangjobs.gang.schedulers import GangScheduler, SchedulingGroup
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object

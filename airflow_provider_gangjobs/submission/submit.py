@@ -63,8 +63,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
     with_parsed_manifest,
 )
 from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
-from airflow_provider_gangjobs.gang.schedulers.external import YuniKorn, find_scheduler
-from airflow_provider_gangjobs.gang.schedulers.workload_api import Dialect
+from airflow_provider_gangjobs.gang.schedulers import Dialect, YuniKorn, find_scheduler
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, is_live
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error
@@ -117,7 +116,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
+    from airflow_provider_gangjobs.gang.schedulers import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.step import Step

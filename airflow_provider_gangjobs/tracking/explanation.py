@@ -28,13 +28,19 @@ from airflow_provider_gangjobs.gang.capacity import Capacity, PodUse
 from airflow_provider_gangjobs.gang.gang_lists import ListedJobSpec
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
+from airflow_provider_gangjobs.gang.schedulers import find_dialect
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, pods_of
-from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
-from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, find_named_refusal
+from airflow_provider_gangjobs.gang.state.waiting import (
+    ClaimProblem,
+    Evidence,
+    explain_suspension,
+    find_named_refusal,
+    queued_uid,
+    waits_for_kueue,
+)
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import NO_SECRETS, read_mask
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView

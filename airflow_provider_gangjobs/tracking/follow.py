@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event, history_of
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.phase import (
     FINAL_PHASES,
     PHASE_OF_STATUS,
@@ -37,17 +37,17 @@ from airflow_provider_gangjobs.gang.state.phase import (
     is_live,
     judge,
 )
-from airflow_provider_gangjobs.gang.state.pod_index import SIDECAR_GRACE
-from airflow_provider_gangjobs.gang.state.queue_wait import (
+from airflow_provider_gangjobs.gang.state.pods import SIDECAR_GRACE
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, Reason, because, reason_of_stop, stopped_by_deadline
+from airflow_provider_gangjobs.gang.state.stop import deadline_of, is_ended_by_main, is_kept_from_failing, judge_stopped
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
+from airflow_provider_gangjobs.gang.state.waiting import (
     describe_stops,
     given_up,
     has_queue_decision,
     queued_uid,
     waits_for_kueue,
 )
-from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, Reason, because, reason_of_stop, stopped_by_deadline
-from airflow_provider_gangjobs.gang.state.stop import deadline_of, is_ended_by_main, is_kept_from_failing, judge_stopped
-from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
 from airflow_provider_gangjobs.jobs.requests import (
     ClusterRefused,
     RetryingRequests,

@@ -17,8 +17,7 @@ from airflow_provider_gangjobs.cluster.loop_local import Notification
 from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.gang.gang_lists import GangName, ListedJob, find_named
 from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, roles_selectors, task_selector
-from airflow_provider_gangjobs.gang.state.gang_jobs import read_gangs
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import read_gangs, read_job
 from airflow_provider_gangjobs.kube.names import is_dns_subdomain, problem_with_label_value
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 

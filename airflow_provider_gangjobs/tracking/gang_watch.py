@@ -29,12 +29,11 @@ from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions,
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.cluster.served_resources import discover
-from airflow_provider_gangjobs.gang.schedulers.external import separate_scheduler_of
-from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang, read_gangs
+from airflow_provider_gangjobs.gang.schedulers import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe
 from airflow_provider_gangjobs.gang.state.phase import has_all_pods
-from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.pods import PodIndex, pods_of
+from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 from airflow_provider_gangjobs.jobs.requests import retry_until_answered
 from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView

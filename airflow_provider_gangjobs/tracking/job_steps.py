@@ -1,6 +1,6 @@
 """Steps that a follower does on the Job of its gang: the time of assembly, and the end by the main containers.
 
-The rules are in `gang.state.queue_wait` and `gang.state.pod_index`. The informers show when a step is due. Before
+The rules are in `gang.state.waiting` and `gang.state.pods`. The informers show when a step is due. Before
 a step is done, the objects are read again, and the rules judge what was read: a watch may lag. Each write applies only
 to the version that was judged. So two followers of one gang do each step once, and a follower that dies is continued by
 the next one. The outcomes of ranks are in the ledger before their Job is marked as ended by the main containers.
@@ -16,10 +16,9 @@ from airflow_provider_gangjobs.cluster.client import patch_uid, patch_unchanged,
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.stop import delete_job_set, finish_stop
-from airflow_provider_gangjobs.gang.marks import to_text
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
-from airflow_provider_gangjobs.gang.state.gang_jobs import must_delete_job_set, ttl_patch
-from airflow_provider_gangjobs.gang.state.pod_index import (
+from airflow_provider_gangjobs.gang.record import to_text
+from airflow_provider_gangjobs.gang.state.pods import (
     EndByMain,
     JobRules,
     decide_end,
@@ -27,9 +26,10 @@ from airflow_provider_gangjobs.gang.state.pod_index import (
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.gang.state.queue_wait import next_assembly_baseline
-from airflow_provider_gangjobs.gang.state.stop import STOPPED_DEADLINE_S, is_ended_by_main, is_kept_from_failing
-from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, mark_patch
+from airflow_provider_gangjobs.gang.state.stop import is_ended_by_main, is_kept_from_failing
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, STOPPED_DEADLINE_S, mark_patch
+from airflow_provider_gangjobs.gang.state.stored_gang import must_delete_job_set, ttl_patch
+from airflow_provider_gangjobs.gang.state.waiting import next_assembly_baseline
 from airflow_provider_gangjobs.jobs.requests import get_job, list_pods
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+    from airflow_provider_gangjobs.gang.state.pods import PodIndex
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import KueueWorkloadView

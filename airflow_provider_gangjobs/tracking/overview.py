@@ -30,9 +30,14 @@ from airflow_provider_gangjobs.gang.gang_lists import DagUse, Leak, find_leak, l
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_prepared_by_node, pods_of
-from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension, queued_uid, waits_for_kueue
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, NEVER
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_autoscaler_words
+from airflow_provider_gangjobs.gang.state.waiting import (
+    Evidence,
+    explain_suspension,
+    find_autoscaler_words,
+    queued_uid,
+    waits_for_kueue,
+)
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.pod_index import Counts
+    from airflow_provider_gangjobs.gang.state.pods import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.links import LinkTemplate
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from airflow import settings
 from airflow.__main__ import main as airflow
-from airflow.dag_processing import dagbag  # noqa: F401 - imported for the commands
 from airflow.sdk.execution_time import supervisor
 
 if TYPE_CHECKING:

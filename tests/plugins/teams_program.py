@@ -18,7 +18,6 @@ from airflow.api_fastapi.core_api.security import get_user
 from airflow.models import Connection, DagModel
 from airflow.models.base import Base
 from airflow.models.dagbundle import DagBundleModel
-from airflow.models.serialized_dag import SerializedDagModel  # noqa: F401 - Airflow 3.2 needs its table for the others
 from airflow.models.team import Team
 from airflow.utils.session import create_session
 from fastapi import FastAPI, HTTPException

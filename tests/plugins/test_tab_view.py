@@ -10,15 +10,14 @@ from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.attempt.messages import details_of, notes_of
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.marks import to_text
 from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.rank_rows import Tone
-from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Progressed, Restart, SupervisorReport
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Progressed, Restart, SupervisorReport, TimeUse
+from airflow_provider_gangjobs.gang.record import to_text
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
-from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.gang.state.pods import Counts
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.waiting import Evidence
 from airflow_provider_gangjobs.gang.view import GangSnapshot, view_job

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
-from airflow_provider_gangjobs.gang.schedulers.workload_api import PodGroupDialect
+from airflow_provider_gangjobs.gang.schedulers import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.exceptions import (
     Unschedulable,
 )
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import EVENTS, PODS
 from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane

@@ -20,8 +20,8 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import (
     without_streamed,
 )
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
-from airflow_provider_gangjobs.gang.marks import read_mark
 from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, SupervisorReport
+from airflow_provider_gangjobs.gang.record import read_mark
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS

@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.exceptions import DeadlineExceeded, GangFailed, O
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
-from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.gang.state.pods import Counts
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.service.gangs import EventLoopThread
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, bui
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
-from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.gang.state.pods import Counts
 
 REF = GangRef("team", "train-0", "job-uid")
 

@@ -14,8 +14,8 @@ from airflow_provider_gangjobs.attempt.deferral import XCOM_END
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.marks import read_mark
 from airflow_provider_gangjobs.gang.outcome.restarts import Progressed
+from airflow_provider_gangjobs.gang.record import read_mark
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
 from tests.airflow.polling import wait_for

@@ -46,9 +46,9 @@ from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import ERRORS_MAX, 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
+from airflow_provider_gangjobs.gang.outcome.restarts import TimeUse
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S

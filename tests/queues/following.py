@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.gangs import submit_gang

@@ -26,8 +26,7 @@ from airflow_provider_gangjobs.gang.capacity import (
     Toleration,
 )
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, missing_limit
-from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines, GangState, missing_limit, observe
 from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, placed_at_once
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from tests.unit.builders import REF, at, job, podgroup, ranks

@@ -18,8 +18,6 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.gang_state import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
-from airflow_provider_gangjobs.gang.state.queue_wait import explain_suspension
-from airflow_provider_gangjobs.gang.state.queue_wait import given_up as read_given_up
 from airflow_provider_gangjobs.gang.state.reason import (
     CAUSES,
     IN_QUEUE,
@@ -39,7 +37,8 @@ from airflow_provider_gangjobs.gang.state.stopped import (
     parse_stopped,
     stopped_by_user,
 )
-from airflow_provider_gangjobs.gang.state.waiting import Evidence
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, explain_suspension
+from airflow_provider_gangjobs.gang.state.waiting import given_up as read_given_up
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, job, pod, ranks

@@ -23,13 +23,18 @@ from airflow_provider_gangjobs.gang.outcome.event import (
     history_of,
 )
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, describe_use, time_use_of
+from airflow_provider_gangjobs.gang.outcome.restarts import (
+    SupervisorReport,
+    TimeUse,
+    add_uses,
+    describe_use,
+    time_use_of,
+)
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
-from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.gang.state.pods import Counts
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from tests.unit.builders import REF, at
 

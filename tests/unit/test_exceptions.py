@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionFailed,
     Unschedulable,
 )
-from airflow_provider_gangjobs.exceptions.submission import DELETION
+from airflow_provider_gangjobs.exceptions.base import DELETION
 
 EXAMPLES = [
     (

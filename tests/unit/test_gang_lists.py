@@ -14,10 +14,9 @@ from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.gang_lists import DagUse, LeakKind, ListedJob, find_leak, format_amount, use_by_dag
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.roles import RoleRanks
-from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error, stopped_by_user
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_job
 from airflow_provider_gangjobs.gang.view import GangView, kept_until, view_job
 from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.quantity import parse

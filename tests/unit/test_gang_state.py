@@ -3,11 +3,18 @@
 import pytest
 
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline, next_limit
-from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe, observe_counters
+from airflow_provider_gangjobs.gang.state.gang_state import (
+    Deadlines,
+    GangState,
+    deadline_exceeded,
+    next_deadline,
+    next_limit,
+    observe,
+    observe_counters,
+)
 from airflow_provider_gangjobs.gang.state.messages import summarize_refusal
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+from airflow_provider_gangjobs.gang.state.pods import PodIndex
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view

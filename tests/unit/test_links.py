@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.state.gang_jobs import read_gang
+from airflow_provider_gangjobs.gang.state.stored_gang import read_gang
 from airflow_provider_gangjobs.gang.view import GangSnapshot, view_gang
 from airflow_provider_gangjobs.kube.links import LINKS_MAX, LinkTemplate, fill, parse_links
 from tests.unit.builders import at, job, pod

@@ -17,10 +17,10 @@ from airflow_provider_gangjobs.gang.record import Record
 from airflow_provider_gangjobs.gang.render.job_manifest import render_files, render_job, render_service
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_name, requested_namespace
-from airflow_provider_gangjobs.gang.schedulers.workload_api import find_dialect
+from airflow_provider_gangjobs.gang.schedulers import find_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, judge, phase_of
-from airflow_provider_gangjobs.gang.state.pod_index import (
+from airflow_provider_gangjobs.gang.state.pods import (
     SIDECAR_GRACE,
     PodIndex,
     decide_end,
@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.parameters.checks import spec_problems
 from tests.unit.builders import REF, at, job, pod
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.pod_index import JobRules
+    from airflow_provider_gangjobs.gang.state.pods import JobRules
     from tests.unit.builders import JobBuilder, PodBuilder
 
 

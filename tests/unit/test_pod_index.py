@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.gang_state import observe
 from airflow_provider_gangjobs.gang.state.phase import has_all_pods
-from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+from airflow_provider_gangjobs.gang.state.pods import PodIndex
 from airflow_provider_gangjobs.kube.views import parse_indexes
 from tests.examples import examples
 from tests.unit.builders import REF, JobBuilder, PodBuilder, job, pod

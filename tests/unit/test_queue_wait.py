@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.queue_wait import (
+from airflow_provider_gangjobs.gang.state.waiting import (
     evicted_at,
     explain_queue,
     given_up,

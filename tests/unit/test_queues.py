@@ -20,7 +20,6 @@ from airflow_provider_gangjobs.cluster.kueue import (
     Position,
     recent_position,
 )
-from airflow_provider_gangjobs.gang.marks import AssemblyBaseline, to_text
 from airflow_provider_gangjobs.gang.queues import (
     Queue,
     QueueFacts,
@@ -31,17 +30,18 @@ from airflow_provider_gangjobs.gang.queues import (
     queue_problems,
     unnamed_roles_error,
 )
+from airflow_provider_gangjobs.gang.record import AssemblyBaseline, to_text
 from airflow_provider_gangjobs.gang.render.placement import shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
-from airflow_provider_gangjobs.gang.schedulers.external import (
+from airflow_provider_gangjobs.gang.schedulers import (
     HOSTNAME,
     QueueTopologies,
     flavor_names,
     topology_guarantee,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.queue_wait import earlier_assembly_s, next_assembly_baseline
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.waiting import earlier_assembly_s, next_assembly_baseline
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 from airflow_provider_gangjobs.kube.well_known import (

@@ -146,7 +146,7 @@ def test_table_of_annotations_names_each_one_and_who_writes_it() -> None:
 
 
 ANNOTATIONS_MAX = 9
-NO_WRITERS = {"gang/schedulers/external.py", "tracking/explanation.py"}
+NO_WRITERS = {"gang/schedulers.py", "tracking/explanation.py"}
 """Modules that only read an annotation."""
 
 

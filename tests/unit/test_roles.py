@@ -21,21 +21,21 @@ from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role, render_service
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision, shape_of
 from airflow_provider_gangjobs.gang.roles import HOST_NAME_MAX, ROLE_NAME_MAX, main_job_name_max, roles_of
-from airflow_provider_gangjobs.gang.schedulers.external import find_separate
-from airflow_provider_gangjobs.gang.schedulers.workload_api import DISCOVERED_DIALECTS
+from airflow_provider_gangjobs.gang.schedulers import DISCOVERED_DIALECTS, find_separate
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
-from airflow_provider_gangjobs.gang.state.gang_jobs import (
+from airflow_provider_gangjobs.gang.state.phase import Status, SubmissionState, judge, phase_of, state_of
+from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
+from airflow_provider_gangjobs.gang.state.stopped import BY_SUCCESS, Stopped, format_stopped, stopped_by_user
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    StoredGang,
     jobs_to_end,
     must_delete_job_set,
     read_gang,
     read_gangs,
+    read_job,
     ttl_patch,
 )
-from airflow_provider_gangjobs.gang.state.phase import Status, SubmissionState, judge, phase_of, state_of
-from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
-from airflow_provider_gangjobs.gang.state.queue_wait import queued_uid
-from airflow_provider_gangjobs.gang.state.stopped import BY_SUCCESS, Stopped, format_stopped, stopped_by_user
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.waiting import queued_uid
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode

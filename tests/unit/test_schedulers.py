@@ -23,23 +23,23 @@ from airflow_provider_gangjobs.gang.render.placement import (
     ineligibility_reason,
     shape_of,
 )
-from airflow_provider_gangjobs.gang.schedulers.base import Guarantee, SchedulingGroup, ServedGroup
-from airflow_provider_gangjobs.gang.schedulers.external import (
+from airflow_provider_gangjobs.gang.schedulers import (
+    DISCOVERED_DIALECTS,
     SEPARATE_SCHEDULERS,
+    Guarantee,
+    JobSchedulingDialect,
+    SchedulingGroup,
+    ServedGroup,
     YuniKorn,
+    find_dialect,
     find_scheduler,
     find_separate,
     names_cause,
+    newer_dialects,
     says_refused,
+    select_dialect,
     select_scheduler,
     separate_scheduler_of,
-)
-from airflow_provider_gangjobs.gang.schedulers.workload_api import (
-    DISCOVERED_DIALECTS,
-    JobSchedulingDialect,
-    find_dialect,
-    newer_dialects,
-    select_dialect,
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid

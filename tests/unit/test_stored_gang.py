@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.marks import AssemblyBaseline, StoredClaim, Submitted, read_mark
+from airflow_provider_gangjobs.gang.record import AssemblyBaseline, StoredClaim, Submitted, read_mark
 from airflow_provider_gangjobs.gang.state.phase import is_started_by_others
 from airflow_provider_gangjobs.gang.state.stored_gang import build_gang, read_job
 from airflow_provider_gangjobs.gang.view import view_job

@@ -11,7 +11,6 @@ from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.marks import read_mark, to_text
 from airflow_provider_gangjobs.gang.outcome.restarts import (
     LINE_BYTES_MAX,
     LINE_START,
@@ -28,6 +27,7 @@ from airflow_provider_gangjobs.gang.outcome.restarts import (
     without_lines,
 )
 from airflow_provider_gangjobs.gang.preview import SUPERVISOR_KEY, preview
+from airflow_provider_gangjobs.gang.record import read_mark, to_text
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, KEY_FILE, SCRIPT, supervisor_programs
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import COMPLETED_INDEXES_CHARACTERS_MAX, GangEvent, build_event
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.result_addresses import ADDRESS, MARK
+from airflow_provider_gangjobs.gang.outcome.outcomes import ADDRESS, MARK, Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import (
     CompletedRanks,
     MissingOutcomes,
@@ -27,7 +26,7 @@ from airflow_provider_gangjobs.gang.outcome.task_result import (
 )
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
-from airflow_provider_gangjobs.gang.state.pod_index import Counts
+from airflow_provider_gangjobs.gang.state.pods import Counts
 from airflow_provider_gangjobs.kube.views import JobView, view
 
 REF = GangRef("team", "train-0", "job-uid")

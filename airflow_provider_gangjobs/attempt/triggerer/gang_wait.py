@@ -43,9 +43,9 @@ from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event, history_of, with_history
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
+from airflow_provider_gangjobs.gang.outcome.restarts import TimeUse
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.deadlines import missing_limit
+from airflow_provider_gangjobs.gang.state.gang_state import missing_limit
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.reason import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT

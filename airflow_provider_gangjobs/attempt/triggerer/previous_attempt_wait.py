@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     shared_service,
 )
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.gang.state.deadlines import limit_of_previous
+from airflow_provider_gangjobs.gang.state.gang_state import limit_of_previous
 from airflow_provider_gangjobs.gang.state.phase import Status
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     root_cause,
 )
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.gang_jobs import REASON_JOB_MISSING
 from airflow_provider_gangjobs.gang.state.gang_state import reason_of_verdict
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.reason import Reason, because
 from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE
+from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,14 +21,21 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
-from airflow_provider_gangjobs.gang.outcome.restarts import Progress, Restart, SupervisorReport, describe_restarts
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse, add_uses, time_use_of
+from airflow_provider_gangjobs.gang.outcome.restarts import (
+    Progress,
+    Restart,
+    SupervisorReport,
+    TimeUse,
+    add_uses,
+    describe_restarts,
+    time_use_of,
+)
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.pods import name_rank
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word, to_printable_value
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.state.pod_index import Counts
+    from airflow_provider_gangjobs.gang.state.pods import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 

@@ -3,12 +3,18 @@
 An outcome is a function of the pod's final status, so two observers record equal outcomes. The ledger keeps them by the
 UID of the pod, so none is counted twice. Kubernetes terms keep their meaning: a pod is `preempted` only if a pod of
 higher priority took its place.
+
+A rank whose result is large returns the address of an object, and the task that uses the result opens the address with
+the rights of its worker. A rank may write any address. So the task that runs the gang marks the addresses of objects in
+its own folder, and only marked addresses are followed. A rank cannot write the mark: `without_marks` removes the mark
+from everything that a rank has written.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +23,6 @@ import msgspec
 
 from airflow_provider_gangjobs.container_programs.gangjobs_result import parse
 from airflow_provider_gangjobs.gang.outcome.restarts import without_lines
-from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
 from airflow_provider_gangjobs.kube.text import cut_end
@@ -26,7 +31,6 @@ from airflow_provider_gangjobs.kube.well_known import TERMINATION_MESSAGE_BYTES_
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
-
 
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
@@ -512,3 +516,49 @@ def _row(outcome: Outcome) -> tuple[str, str, str, str, str]:
     number = outcome.role_rank if outcome.role else outcome.rank
     rank = "" if number is None else str(number)
     return rank, str(outcome.outcome), code, seconds, outcome.node
+
+
+ADDRESS: Final = "gang_result"
+"""Key of the address of a stored result. `operators.gangjobs_result`, which runs on the ranks, writes it."""
+SIZE: Final = "bytes"
+MARK: Final = "gang_result_folder"
+"""Key of the folder that the address was found to be in. The task that runs the gang writes it."""
+
+_OBJECT: Final = re.compile(r"attempt-\d+/(?:rank-\d+|pod-[A-Za-z0-9.-]+)\.json", re.ASCII)
+_STEP: Final = re.compile(r"\.{0,2}")
+
+
+def is_address(value: Any) -> bool:
+    """Return whether the value is the address of a stored result, with or without the mark."""
+    is_shaped = isinstance(value, Mapping) and value.keys() - {MARK} == {ADDRESS, SIZE}
+    types = {ADDRESS: str, SIZE: int, MARK: str}
+    return is_shaped and all(isinstance(item, types[name]) for name, item in value.items())
+
+
+def with_mark(value: Any, folder: str | None) -> Any:
+    """Return an address with its mark if it is that of a rank's object in the folder, else the value."""
+    if folder is None or not is_address(value) or not _OBJECT.fullmatch(path_in(folder, value[ADDRESS])):
+        return value
+    return {**value, MARK: folder}
+
+
+def without_marks(value: Any) -> Any:
+    """Remove all marks from a JSON value, at any depth, and return the value."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            item.pop(MARK, None)
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
+    return value
+
+
+def path_in(folder: str, address: str) -> str:
+    """Return the path from the folder to the object; empty if it is not below the folder."""
+    root = folder.rstrip("/") + "/"
+    path = address.removeprefix(root) if address.startswith(root) else ""
+    steps = path.split("/")
+    # fsspec takes "a::b" as the path a in the file system b.
+    return "" if "::" in path or any(_STEP.fullmatch(step) for step in steps) else path

@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     OutcomeKind,
     end_order,
     result_outcomes,
+    with_mark,
 )
-from airflow_provider_gangjobs.gang.outcome.result_addresses import with_mark
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
 from airflow_provider_gangjobs.kube.views import parse_indexes
 

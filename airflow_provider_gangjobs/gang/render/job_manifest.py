@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import TaskKey, owned_by, owned_by_job
-from airflow_provider_gangjobs.gang.marks import StoredClaim, to_text
 from airflow_provider_gangjobs.gang.queues import Queue, parse_topology
-from airflow_provider_gangjobs.gang.record import Record
+from airflow_provider_gangjobs.gang.record import Record, StoredClaim, to_text
 from airflow_provider_gangjobs.gang.render import files, pod_template
 from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
@@ -26,7 +25,7 @@ from airflow_provider_gangjobs.gang.render.placement import (
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.roles import job_set_job_name, role_job_name, roles_of, spec_of_role
-from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers import SchedulingGroup
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import Attempt
     from airflow_provider_gangjobs.gang.roles import RoleRanks
-    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
+    from airflow_provider_gangjobs.gang.schedulers import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.kube.views import Object
 

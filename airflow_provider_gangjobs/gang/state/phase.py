@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.pod_index import Counts, PodIndex
+    from airflow_provider_gangjobs.gang.state.pods import Counts, PodIndex
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.schedulers.external import VOLCANO_QUEUE
+from airflow_provider_gangjobs.gang.schedulers import VOLCANO_QUEUE
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
 from airflow_provider_gangjobs.kube.text import pluralize

@@ -6,7 +6,7 @@ stays. If a triggerer crashes after a stop, the next one reads the mark on the J
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict, j
 from airflow_provider_gangjobs.gang.state.stopped import (
     BY_DELETION,
     REASON_JOB_DEADLINE,
+    STOPPED_DEADLINE_S,
     Stopped,
     Stopper,
     end_by_main,
@@ -24,9 +25,6 @@ from airflow_provider_gangjobs.kube.views import end_condition
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-
-STOPPED_DEADLINE_S: Final = 0
-"""activeDeadlineSeconds of a stopped Job, which the Job controller compares before it creates pods."""
 
 
 def stop_patch(stopped: Stopped, gang: StoredGang) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.marks import UNREADABLE, read_version
+from airflow_provider_gangjobs.gang.record import UNREADABLE, read_version
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.kube.views import Condition, end_condition, find_true_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
@@ -28,6 +28,8 @@ TEXT_CHARACTERS_MAX: Final = 2000
 REASON_STOPPED: Final = "Stopped"
 REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
 """Reason of a Job that failed because its activeDeadlineSeconds has passed. A stop sets this deadline."""
+STOPPED_DEADLINE_S: Final = 0
+"""activeDeadlineSeconds of a stopped Job, which the Job controller compares before it creates pods."""
 REASON_SUCCEEDED: Final = "MainContainersSucceeded"
 """The main container of each rank has succeeded."""
 REASON_FAILED: Final = "MainContainerFailed"

@@ -1,33 +1,66 @@
 """StoredGang: what the Jobs of a gang say, read once for each look.
 
-`read_job` reads a gang from its main Job alone, and `gang.state.gang_jobs.read_gang` from all of its Jobs. Both take
-views as the informers keep them and dicts as a request returns them, with equal results. `build_gang` reads the record,
-the marks, and the conditions; everything else is derived from them.
+`read_job` reads a gang from its main Job alone, and `read_gang` from all of its Jobs. Both take views as the informers
+keep them and dicts as a request returns them, with equal results. `build_gang` reads the record, the marks, and the
+conditions; everything else is derived from them.
+
+The Jobs of a gang with roles are read as one Job, so that every rule about a Job holds for the whole gang. The combined
+Job has the metadata and `spec.suspend` of the main Job, the sums of the sizes and counters, and the condition of the
+first row that applies:
+
+    Jobs of the gang                                             condition of the combined Job
+    -----------------------------------------------------------  ------------------------------
+    one has failed, or is missing although the gang was started,
+    and all others have ended                                    Failed
+    one has failed, is going to fail, or is missing              FailureTarget
+    all are complete                                             Complete
+    all are complete or going to be                              SuccessCriteriaMet
+
+The reason is that of the Job that failed first. A Job that ended by a deadline comes after the others, because the
+follower ends the other Jobs of a gang by a deadline of zero.
+
+The main Job of a JobSet has no pods, so its own end says nothing, unless the gang was stopped. When a Job has failed,
+the JobSet controller deletes the others. A Job with another uid than the submission has noted was created again by the
+controller, and is not the Job of the gang.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.marks import StoredClaim, Submitted, read_mark
-from airflow_provider_gangjobs.gang.record import Record, read_record
-from airflow_provider_gangjobs.gang.state.pods import parse_number
+from airflow_provider_gangjobs.gang.record import Record, StoredClaim, Submitted, read_mark, read_record
 from airflow_provider_gangjobs.gang.state.stopped import (
     REASON_JOB_DEADLINE,
+    REASON_SUCCEEDED,
+    STOPPED_DEADLINE_S,
     Stopped,
     Stopper,
+    all_succeeded,
+    has_succeeded_by_main,
     parse_stopped,
     with_end_by_main,
 )
-from airflow_provider_gangjobs.kube.views import Condition, JobStatus, JobView, view
+from airflow_provider_gangjobs.kube.views import (
+    Condition,
+    JobSpec,
+    JobStatus,
+    JobView,
+    end_condition,
+    find_true_condition,
+    parse_number,
+    parse_spans,
+    view,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_provider_gangjobs.gang.roles import RoleRanks
 
 _RUNNING: Final = "running"
 """`Phase.RUNNING`, which the rules of the phase derive from a gang."""
@@ -90,7 +123,7 @@ def build_gang(job: JobView, jobs: tuple[JobView, ...] = ()) -> StoredGang:
 class StoredGang(Struct, frozen=True, kw_only=True):
     """A gang at one moment, as its stored Jobs say. Two values are equal if all fields of the views are equal.
 
-    The main Job of a gang with roles says nothing about the ends of its other Jobs. Unless `gang.state.gang_jobs` has
+    The main Job of a gang with roles says nothing about the ends of its other Jobs. Unless `gang.state.stored_gang` has
     combined them, the gang counts as not ended.
     """
 
@@ -277,3 +310,267 @@ class StoredGang(Struct, frozen=True, kw_only=True):
 def _has_run(status: JobStatus) -> bool:
     counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
     return status.start_time is not None or any(counters)
+
+
+REASON_JOB_MISSING: Final = "JobOfRoleDeleted"
+
+
+def read_gang(main_job: JobView | Mapping[str, Any], others: Iterable[JobView | Mapping[str, Any]]) -> StoredGang:
+    """Read a gang from its main Job and from further Jobs. Jobs of other gangs are ignored.
+
+    Without roles, this is the same as `read_job`, and also if the record cannot be read.
+
+    :param others: All Jobs with the gang's label at one moment, with the main Job or without it.
+    """
+    gang = read_job(main_job)
+    if not gang.record.roles:
+        return gang
+    uid = gang.ref.uid
+    jobs = filter(is_role_job, map(view_of, others))
+    if gang.record.has_job_set:
+        return _combine_job_set(gang, [job for job in jobs if job.metadata.labels.gang_uid == uid])
+    return _combine(gang, {job.metadata.labels.gang_role: job for job in jobs if job.metadata.is_owned_by(uid)})
+
+
+def read_gangs(stored: Iterable[JobView | Mapping[str, Any]]) -> list[StoredGang]:
+    """Read the gangs of some Jobs, which were selected by the gang's label.
+
+    Jobs of roles whose main Job is missing are left out.
+    """
+    views = list(map(view_of, stored))
+    of_roles: dict[tuple[str, str | None], list[JobView]] = {}
+    for job in filter(is_role_job, views):
+        of_roles.setdefault(_gang_of(job), []).append(job)
+    return [read_gang(job, of_roles.get(_gang_of(job), ())) for job in views if not is_role_job(job)]
+
+
+def is_role_job(job: JobView) -> bool:
+    """Return whether the Job belongs to a role and is not the main Job of its gang.
+
+    The main Job is that of the first role. In a JobSet the Jobs of all roles are role Jobs, also the first one.
+    """
+    return job.metadata.labels.gang_role is not None and job.metadata.labels.task is None
+
+
+def _combine(main: StoredGang, by_role: Mapping[str | None, JobView]) -> StoredGang:
+    """Return the Jobs of a gang with roles as one Job.
+
+    :param main: The Job of the first role.
+    :param by_role: The Jobs of the other roles, as far as they exist.
+    """
+    main_job, roles = main.view, main.record.roles
+    found = [(roles[0], main_job), *((role, by_role[role.name]) for role in roles[1:] if role.name in by_role)]
+    jobs = tuple(job for _, job in found)
+    missing = [role.name for role in roles[1:] if role.name not in by_role]
+    size = sum(role.size for role in roles)
+    spec = replace(main_job.spec, parallelism=size, completions=size)
+    metadata = replace(main_job.metadata, generation=max(job.metadata.generation for job in jobs))
+    conditions = tuple(_conditions(found, missing if _is_started(main) else (), is_whole=not missing))
+    status = _status(found, missing, conditions)
+    return build_gang(JobView(metadata=metadata, spec=spec, status=status), jobs)
+
+
+def _combine_job_set(main: StoredGang, stored: Sequence[JobView]) -> StoredGang:
+    """Return the Jobs of a gang whose roles are a JobSet as one Job.
+
+    :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
+    """
+    main_job, roles, noted = main.view, main.record.roles, main.submitted.role_jobs
+    by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
+    found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
+    jobs = tuple(job for _, job in found)
+    missing = [role.name for role in roles if role.name not in by_role]
+    limits_s = [job.spec.active_deadline_seconds for job in jobs]
+    size = sum(role.size for role in roles)
+    spec = JobSpec(
+        suspend=not _is_submitted(main) or any(map(_waits_suspended, jobs)),
+        parallelism=size,
+        completions=size,
+        active_deadline_seconds=max(filter(None, limits_s), default=None),
+    )
+    queue = main.record.queue if main.submitted.is_queued else None
+    metadata = replace(
+        main_job.metadata,
+        generation=max((job.metadata.generation for job in jobs), default=main_job.metadata.generation),
+        labels=replace(main_job.metadata.labels, kueue_queue=queue),
+    )
+    conditions = tuple(_conditions_of_job_set(main, found, missing, is_gone=not stored))
+    status = _status(found, missing, conditions)
+    if has_succeeded_by_main(main_job):
+        status = all_succeeded(status, size, conditions[-1])
+    return build_gang(JobView(metadata=metadata, spec=spec, status=status), (main_job, *jobs))
+
+
+def must_delete_job_set(gang: StoredGang) -> bool:
+    """Return whether the JobSet of a gang that was stopped, is failing, or has ended by its main containers must be
+    deleted, so that the gang ends.
+
+    Otherwise the end of one Job makes the JobSet fail, and the JobSet controller deletes the other Jobs. That does not
+    happen while the JobSet is suspended, and a Job that was created again is no part of the gang.
+    """
+    jobs = gang.jobs_with_pods
+    if gang.record.has_job_set and has_succeeded_by_main(gang.jobs[0]):
+        return any(one.metadata.deletion_timestamp is None for one in jobs)
+    if not gang.record.has_job_set or gang.lacks_jobs:
+        return False
+    fails = any(_condition(one, kind) for one in jobs for kind in ("Failed", "FailureTarget"))
+    is_gone = bool(jobs) and all(one.metadata.deletion_timestamp is not None for one in jobs)
+    return not fails and not is_gone and (_lacks_roles(gang) or any(map(_waits_suspended, jobs)))
+
+
+def jobs_to_end(gang: StoredGang) -> list[JobView]:
+    """Return the Jobs of a gang with roles that have not ended and have no deadline of zero yet.
+
+    The Jobs of a JobSet that lacks a Job are left out. They end with their JobSet, and so have no end of their own that
+    would seem to be the cause.
+    """
+    return [
+        one
+        for one in (gang.jobs[:1] if gang.record.has_job_set and _lacks_roles(gang) else gang.jobs)
+        if not end_condition(one) and one.spec.active_deadline_seconds != STOPPED_DEADLINE_S
+    ]
+
+
+def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
+    """Return the merge patch with which the main Job of a gang with roles is deleted later; `None` if there is none.
+
+    The time to live begins with the end of the main Job. A main Job without pods is complete with no completions, which
+    can be set because its parallelism is 0, too.
+    """
+    ttl_s = gang.record.ttl_s
+    if ttl_s is None:
+        return None
+    spec = {"ttlSecondsAfterFinished": ttl_s}
+    if gang.record.has_job_set and not end_condition(gang.jobs[0]):
+        spec |= {"activeDeadlineSeconds": STOPPED_DEADLINE_S} if gang.complete_condition is None else {"completions": 0}
+    return {"spec": spec}
+
+
+def _gang_of(job: JobView) -> tuple[str, str | None]:
+    return job.metadata.namespace, job.metadata.labels.gang
+
+
+def _is_noted(job: JobView, role: str, noted: Mapping[str, str] | None) -> bool:
+    return noted is None or noted.get(role) == job.metadata.uid
+
+
+def _lacks_roles(gang: StoredGang) -> bool:
+    return len(gang.jobs_with_pods) < len(gang.record.roles)
+
+
+def _waits_suspended(job: JobView) -> bool:
+    return job.spec.suspend and not end_condition(job)
+
+
+def _is_started(main: StoredGang) -> bool:
+    """The main Job was started, which is the last step of a submission, and is not being deleted."""
+    return _is_submitted(main) and not main.is_being_deleted
+
+
+def _is_submitted(main: StoredGang) -> bool:
+    """The submission is complete. Kueue may suspend the main Job of a JobSet after that, because it names no queue
+    (`manageJobsWithoutQueueName`)."""
+    return not main.is_suspended or main.submitted.is_queued
+
+
+def _status(
+    found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], conditions: tuple[Condition, ...]
+) -> JobStatus:
+    statuses = [job.status for _, job in found]
+    starts = [status.start_time for status in statuses]
+    ends = [status.completion_time for status in statuses]
+    counters = ("active", "ready", "succeeded", "failed", "terminating")
+    sums: dict[str, Any] = {name: sum(getattr(status, name) for status in statuses) for name in counters}
+    return JobStatus(
+        **sums,
+        completed_indexes=",".join(filter(None, (_shifted(role, job) for role, job in found))),
+        start_time=None if missing or None in starts else max(filter(None, starts), default=None),
+        completion_time=None if missing or None in ends else max(filter(None, ends), default=None),
+        conditions=conditions,
+    )
+
+
+def _shifted(role: RoleRanks, job: JobView) -> str:
+    """Return the completed indexes of a Job as ranks in the gang, in the format of the Job controller."""
+    spans = parse_spans(job.status.completed_indexes)
+    ranks = ((span[0] + role.offset, span[-1] + role.offset) for span in spans)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranks)
+
+
+def _conditions(
+    found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str], *, is_whole: bool
+) -> Iterable[Condition]:
+    if (suspended := _condition(found[0][1], "Suspended")) is not None:
+        yield suspended
+    jobs = [job for _, job in found]
+    failure = _failure(found, lost)
+    if failure is not None:
+        yield replace(failure, type="Failed" if all(map(end_condition, jobs)) else "FailureTarget")
+    elif is_whole and (success := _success(jobs)) is not None:
+        yield success
+
+
+def _conditions_of_job_set(
+    main: StoredGang, found: Sequence[tuple[RoleRanks, JobView]], missing: Sequence[str], *, is_gone: bool
+) -> Iterable[Condition]:
+    if has_succeeded_by_main(main.view):
+        # The JobSet is deleted then, and its pods run until it is gone.
+        announced = _condition(main.view, "Complete") if is_gone else None
+        yield announced or Condition("SuccessCriteriaMet", "True", REASON_SUCCEEDED)
+        return
+    jobs = [job for _, job in found]
+    suspended = (_condition(job, "Suspended") for _, job in found if _waits_suspended(job))
+    yield from next(([one] for one in suspended if one is not None), ())
+    # The follower completes the main Job when all Jobs are complete.
+    success = _condition(main.view, "Complete") or (None if missing else _success(jobs))
+    if success is not None and success.type == "Complete":
+        yield success
+        return
+    failure = _failure(found, ())
+    has_ended = all(map(end_condition, jobs))
+    if failure is None:
+        # Nothing but the deletion of the JobSet ends the gang.
+        has_ended = is_gone
+        failure = _condition(main.view, "Failed") or _condition(main.view, "FailureTarget")
+        if not main.is_stopped:
+            failure = _failure((), missing) if _is_started(main) else None
+    if failure is not None:
+        yield replace(failure, type="Failed" if has_ended else "FailureTarget")
+    elif success is not None:
+        yield success
+
+
+def _failure(found: Sequence[tuple[RoleRanks, JobView]], lost: Sequence[str]) -> Condition | None:
+    failures = [
+        replace(failed, message=f"Job {job.metadata.name} of role {role.name}: {failed.message}")
+        for role, job in found
+        for failed in (_condition(job, "Failed") or _condition(job, "FailureTarget"),)
+        if failed is not None
+    ]
+    missing = [Condition("Failed", "True", REASON_JOB_MISSING, f"The Job of role {role} was deleted") for role in lost]
+    ordered = sorted([*failures, *missing], key=lambda failed: (failed.reason == REASON_JOB_DEADLINE, _when(failed)))
+    return next(iter(ordered), None)
+
+
+def _condition(job: JobView, kind: str) -> Condition | None:
+    return find_true_condition(job.status.conditions, kind)
+
+
+def _success(jobs: Sequence[JobView]) -> Condition | None:
+    """Return the condition of Jobs that are all complete, or are all going to be."""
+    complete = [found for job in jobs if (found := _condition(job, "Complete"))]
+    if len(complete) == len(jobs):
+        return max(complete, key=_when)
+    announced = [
+        found for job in jobs if (found := _condition(job, "SuccessCriteriaMet") or _condition(job, "Complete"))
+    ]
+    if len(announced) < len(jobs):
+        return None
+    return Condition("SuccessCriteriaMet", "True", last_transition_time=max(map(_when, announced)))
+
+
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def _when(found: Condition) -> datetime:
+    return found.last_transition_time or _NEVER

@@ -16,12 +16,9 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation import (
     job_checks,
-    metadata_checks,
     pod_checks,
-    structure_checks,
-    supervisor_checks,
 )
-from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec, parameter_in
+from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec, check_structure, parameter_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,19 +60,19 @@ CHECKS: Final[tuple[Check, ...]] = (
     job_checks.check_choices,
     job_checks.check_numbers,
     job_checks.check_shape,
-    metadata_checks.check_names,
-    metadata_checks.check_labels,
-    metadata_checks.check_placement,
-    metadata_checks.check_queue_parameters,
+    job_checks.check_names,
+    job_checks.check_labels,
+    job_checks.check_placement,
+    job_checks.check_queue_parameters,
     job_checks.check_containers,
     job_checks.check_restart_policy,
-    supervisor_checks.check_restarts,
+    pod_checks.check_restarts,
     pod_checks.check_env,
     pod_checks.check_host_names,
     pod_checks.check_resources,
     pod_checks.check_volumes,
     pod_checks.check_files,
-    supervisor_checks.check_checkpoints,
+    pod_checks.check_checkpoints,
     job_checks.check_size,
 )
 """Checks of specs that passed the structural checks."""
@@ -89,7 +86,7 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
     if spec.roles is not None:
         return job_checks.validate_roles(spec, validate)
     parsed = ParsedSpec(spec)
-    problems = list(structure_checks.check_structure(parsed))
+    problems = list(check_structure(parsed))
     if not any(problem.path.startswith("manifest") for problem in problems):
         problems += job_checks.check_kind(parsed)
     broken = {parameter_in(problem.path) for problem in problems}

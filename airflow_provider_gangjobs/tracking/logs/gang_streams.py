@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.gang.marks import read_mark
 from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, SupervisorReport
+from airflow_provider_gangjobs.gang.record import read_mark
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, rank_of, started_at
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, main_source, must_be_read_now, sources_of

@@ -21,7 +21,7 @@ from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.gang.outcome.result_addresses import without_marks
+from airflow_provider_gangjobs.gang.outcome.outcomes import without_marks
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS, SERVICES, WORKLOADS, by_key

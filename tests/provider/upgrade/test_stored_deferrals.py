@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-from airflow_provider_gangjobs.gang.outcome.time_use import TimeUse
+from airflow_provider_gangjobs.gang.outcome.restarts import TimeUse
 from airflow_provider_gangjobs.gang.spec import Logs
 from tests.provider.test_log_streaming import Lines, copied_after
 from tests.provider.upgrade import golden
