@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_gangjobs.gang.record import Record, StoredClaim, Submitted, to_text
-from airflow_provider_gangjobs.gang.roles import RoleRanks
-from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
+from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, RoleRanks, WaitUntil
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_RECORD, ANNOTATION_SUBMITTED
 
 LEADER_AND_WORKERS = (RoleRanks("leader", 1, 0), RoleRanks("worker", 3, 1))

@@ -10,8 +10,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.gang.identity import ROLE_NAME_MAX
 from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
-from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:

@@ -42,12 +42,12 @@ from airflow_provider_gangjobs.gang.identity import (
     gang_selector,
     is_owned_by,
     parse_default_submission_id,
+    role_job_name,
     submission_selector,
 )
 from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.schedulers import find_scheduler
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, is_started_by_others, state_of

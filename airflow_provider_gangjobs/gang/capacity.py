@@ -72,24 +72,24 @@ class Taint(_View, frozen=True):
         return self.key.startswith(_LIFECYCLE_TAINTS)
 
 
-class NodeMeta(_View, frozen=True):
+class _NodeMeta(_View, frozen=True):
     name: str = ""
     labels: dict[str, str] = {}
 
 
-class NodeSpec(_View, frozen=True):
+class _NodeSpec(_View, frozen=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeStatus(_View, frozen=True):
+class _NodeStatus(_View, frozen=True):
     allocatable: dict[str, str] = {}
 
 
 class NodeView(_View, frozen=True):
-    metadata: NodeMeta = NodeMeta()
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    metadata: _NodeMeta = _NodeMeta()
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
 
 
 class Toleration(_View, frozen=True):
@@ -104,7 +104,7 @@ class Toleration(_View, frozen=True):
         return is_about and (self.operator != "Equal" or self.value == taint.value)
 
 
-class Requirement(_View, frozen=True):
+class _Requirement(_View, frozen=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
@@ -120,14 +120,14 @@ class Requirement(_View, frozen=True):
         return answers.get(self.operator, True)
 
 
-class SelectorTerm(_View, frozen=True):
+class _SelectorTerm(_View, frozen=True):
     """One of the alternatives of a required node affinity. Requirements on fields of the node are not read."""
 
-    match_expressions: tuple[Requirement, ...] = ()
+    match_expressions: tuple[_Requirement, ...] = ()
 
 
 class _NodeSelector(_View, frozen=True):
-    node_selector_terms: tuple[SelectorTerm, ...] = ()
+    node_selector_terms: tuple[_SelectorTerm, ...] = ()
 
 
 class _NodeAffinity(_View, frozen=True):
@@ -148,7 +148,7 @@ class _Container(_View, frozen=True):
     resources: _Resources = _Resources()
 
 
-class PodUseLabels(_View, frozen=True):
+class _PodUseLabels(_View, frozen=True):
     """The labels that say to whom a pod belongs."""
 
     gang: str = msgspec.field(name=keys.LABEL_GANG, default="")
@@ -156,11 +156,11 @@ class PodUseLabels(_View, frozen=True):
     dag_id: str = msgspec.field(name=keys.LABEL_DAG_ID, default="")
 
 
-class Holder(_View, frozen=True):
+class _Holder(_View, frozen=True):
     """`metadata` of a pod, as far as it says who holds what the pod uses: a DAG, a gang of no task, or a namespace."""
 
     namespace: str = ""
-    labels: PodUseLabels = PodUseLabels()
+    labels: _PodUseLabels = _PodUseLabels()
 
     @property
     def group(self) -> str:
@@ -175,7 +175,7 @@ class Holder(_View, frozen=True):
         return f"{self.namespace}/{self.labels.gang}"
 
 
-class PodUseSpec(_View, frozen=True):
+class _PodUseSpec(_View, frozen=True):
     """The fields of the `spec` of a pod by which the scheduler chooses its node."""
 
     node_name: str = ""
@@ -196,34 +196,34 @@ class PodUseSpec(_View, frozen=True):
         return {**to_amounts(requests_of(msgspec.to_builtins(self))), PODS: 1}
 
     @property
-    def terms(self) -> tuple[SelectorTerm, ...] | None:
+    def terms(self) -> tuple[_SelectorTerm, ...] | None:
         """The alternatives of the required node affinity; `None` if there is none."""
         required = self.affinity and self.affinity.node_affinity
         selector = required and required.required_during_scheduling_ignored_during_execution
         return selector.node_selector_terms if selector else None
 
 
-class PodUseStatus(_View, frozen=True):
+class _PodUseStatus(_View, frozen=True):
     phase: str = "Pending"
 
 
 class PodUse(_View, frozen=True):
     """A pod as the server has it, as far as it uses a node."""
 
-    metadata: Holder = Holder()
-    spec: PodUseSpec = PodUseSpec()
-    status: PodUseStatus = PodUseStatus()
+    metadata: _Holder = _Holder()
+    spec: _PodUseSpec = _PodUseSpec()
+    status: _PodUseStatus = _PodUseStatus()
 
 
-class NodeRules(Struct, frozen=True):
+class _NodeRules(Struct, frozen=True):
     """Which nodes a pod may use. Equal rules are equal and have the same hash."""
 
     selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[SelectorTerm, ...] | None = None
+    terms: tuple[_SelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
     @classmethod
-    def of(cls, spec: PodUseSpec) -> NodeRules:
+    def of(cls, spec: _PodUseSpec) -> _NodeRules:
         return cls(tuple(sorted((spec.node_selector or {}).items())), spec.terms, spec.tolerations or ())
 
     def match_labels(self, node: NodeView) -> bool:
@@ -256,7 +256,7 @@ class Rank(Struct, frozen=True):
 
     requests: tuple[tuple[str, int], ...]
     """Without the resources of which nothing is requested."""
-    rules: NodeRules = NodeRules()
+    rules: _NodeRules = _NodeRules()
     role: str = ""
 
     @classmethod
@@ -267,7 +267,7 @@ class Rank(Struct, frozen=True):
             ValueError: a request is not a quantity.
         """
         requests = sorted((name, amount) for name, amount in pod.spec.amounts().items() if amount)
-        return cls(tuple(requests), NodeRules.of(pod.spec), pod.metadata.labels.role)
+        return cls(tuple(requests), _NodeRules.of(pod.spec), pod.metadata.labels.role)
 
     @property
     def name(self) -> str:
@@ -341,7 +341,7 @@ class ResourceUse(Struct, frozen=True):
     total: int
     largest_free: int
     """What is free on the node that has most of it."""
-    holders: tuple[tuple[Holder, int], ...] = ()
+    holders: tuple[tuple[_Holder, int], ...] = ()
     """Who holds how much, the largest amount first."""
     is_short: bool = False
     """The ranks would not fit even if they requested nothing else."""
@@ -370,9 +370,9 @@ class _Node:
         self.view = view
         self.allocatable = to_amounts(view.status.allocatable)
         self.free = dict(self.allocatable)
-        self.used: dict[Holder, Amounts] = {}
+        self.used: dict[_Holder, Amounts] = {}
 
-    def add(self, holder: Holder, amounts: Amounts) -> None:
+    def add(self, holder: _Holder, amounts: Amounts) -> None:
         """Count a pod."""
         used = self.used.setdefault(holder, {})
         for name, amount in amounts.items():
@@ -537,7 +537,7 @@ def _room(demand: GangDemand, nodes: Sequence[_Node], free: Sequence[Amounts]) -
 
 
 def _resource_uses(demand: GangDemand, nodes: Sequence[_Node], free: Sequence[Amounts]) -> Iterator[ResourceUse]:
-    held: dict[str, Counter[Holder]] = {name: Counter() for name in demand.resources}
+    held: dict[str, Counter[_Holder]] = {name: Counter() for name in demand.resources}
     for node in nodes:
         for holder, amounts in node.used.items():
             for name in demand.resources if holder.gang != demand.gang else ():

@@ -1,19 +1,18 @@
 """Converts models of the official Python client, such as `kubernetes.client.V1Volume`, into dicts.
 
-A model is accepted wherever a parameter takes a dict, at any depth. The client itself serializes the model, and the
-types that it declares say which model belongs where: `misplaced_models` finds the others. This module never imports the
-client, because a model exists only if the DAG file has imported it.
+A model is accepted wherever a parameter takes a dict, at any depth, and the client itself serializes it. A model of
+another kind as a parameter is refused; deeper, the API server names its fields. This module never imports the client,
+because a model exists only if the DAG file has imported it.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def job_of_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,9 +58,6 @@ MODELS: Final[Mapping[str, Mapping[str, Callable[[dict[str, Any]], Any]]]] = {
 The fields of a dict are those of the first one."""
 LISTS: Final = frozenset({"env", "env_from", "tolerations", "volumes", "volume_mounts", "image_pull_secrets"})
 """The parameters of which a model is an item, and not the value itself."""
-_ENV_SOURCE: Final = "V1EnvVarSource"
-_ITEMS: Final = re.compile(r"(?:list\[|dict[(\[]str, )(.+)[)\]]")
-"""How the official client declares the type of a list and of a mapping, such as `list[V1Volume]`."""
 
 
 def is_model(value: Any) -> bool:
@@ -80,83 +76,33 @@ def convert_parameter(name: str, value: Any) -> Any:
     """
     if _PACKAGE not in sys.modules:
         return value
-    if is_model(value) and name not in LISTS:
-        return _convert_top(name, value)
-    if isinstance(value, (list, tuple)):
+    if name in LISTS and isinstance(value, (list, tuple)):
         return _unchanged_or(value, [_convert_top(name, item) for item in value])
-    if isinstance(value, Mapping):
-        return _unchanged_or(value, {key: _convert(item, kind) for key, item, kind in _items(name, value)})
-    return value
-
-
-def misplaced_models(name: str, value: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield each model inside of a converted parameter that does not belong there: its path, the model, and its kind.
-
-    The parameter itself, and the items of a parameter that is a list, are not looked at.
-    """
-    if _PACKAGE not in sys.modules:
-        return
-    if isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            if not is_model(item):
-                yield from _misplaced(f"{name}[{index}]", item, next(iter(MODELS[name])))
-    elif isinstance(value, Mapping):
-        for key, item, kind in _items(name, value):
-            yield from _misplaced(f"{name}.{key}", item, kind)
+    if name == "env" and isinstance(value, Mapping):
+        return _unchanged_or(value, {key: _convert_source(item) for key, item in value.items()})
+    return value if name in LISTS else _convert_top(name, value)
 
 
 def _convert_top(name: str, value: Any) -> Any:
     if not is_model(value):
-        return _convert(value, next(iter(MODELS[name])))
+        return _convert(value)
     form = MODELS[name].get(type(value).__name__)
     return value if form is None else form(_to_dict(value))
 
 
-def _convert(value: Any, kind: str) -> Any:
-    """Convert a value inside of a parameter whose declared type is `kind`; empty if none is known."""
+def _convert_source(value: Any) -> Any:
+    """Convert the value of a variable, which may be its source."""
+    return {"valueFrom": _to_dict(value)} if type(value).__name__ == "V1EnvVarSource" else _convert(value)
+
+
+def _convert(value: Any) -> Any:
     if is_model(value):
-        if not _belongs(value, kind):
-            return value
-        return {"valueFrom": _to_dict(value)} if kind == _ENV_SOURCE else _to_dict(value)
+        return _to_dict(value)
     if isinstance(value, Mapping):
-        converted = {key: _convert(item, _kind_of_item(kind, key)) for key, item in value.items()}
-        return _unchanged_or(value, converted)
+        return _unchanged_or(value, {key: _convert(item) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        return _unchanged_or(value, [_convert(item, _kind_of_item(kind)) for item in value])
+        return _unchanged_or(value, [_convert(item) for item in value])
     return value
-
-
-def _misplaced(path: str, value: Any, kind: str) -> Iterator[tuple[str, Any, str]]:
-    if is_model(value):
-        yield path, value, kind
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _misplaced(f"{path}.{key}", item, _kind_of_item(kind, key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _misplaced(f"{path}[{index}]", item, _kind_of_item(kind))
-
-
-def _items(name: str, value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, str]]:
-    for key, item in value.items():
-        if name == "env":  # name -> text, a source, or a mapping with `valueFrom`
-            yield key, item, _ENV_SOURCE if is_model(item) else "V1EnvVar"
-        else:
-            yield key, item, _kind_of_item(next(iter(MODELS[name])), key)
-
-
-def _kind_of_item(kind: str, key: Any = None) -> str:
-    """Return the declared type of an item of a list, or of the field of a model; empty if none is known."""
-    if items := _ITEMS.fullmatch(kind):
-        return items[1]
-    model = getattr(sys.modules[_PACKAGE], kind, None) if kind else None
-    fields: Mapping[str, str] = getattr(model, "attribute_map", {})
-    field = next((field for field, name in fields.items() if name == key), None)
-    return "" if field is None else str(model.openapi_types[field])  # type: ignore[union-attr]
-
-
-def _belongs(value: Any, kind: str) -> bool:
-    return kind in ("", "object", type(value).__name__)
 
 
 def _unchanged_or(value: Any, converted: Any) -> Any:

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.kube.well_known import ObjectPurpose
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.spec import Policies
+    from airflow_provider_gangjobs.gang.spec import Policies, RoleRanks
 
 
 JOB_NAME_MAX: Final = 52
@@ -37,6 +37,11 @@ NAME_DIGEST_LENGTH: Final = 10
 ATTEMPT_DIGITS: Final = 3
 SLUG_MAX: Final = JOB_NAME_MAX - 1 - NAME_DIGEST_LENGTH - 1 - ATTEMPT_DIGITS
 """Longest `name` that a user may give. The rest of the Job name is the digest and the attempt."""
+
+
+ROLE_NAME_MAX: Final = 20
+"""The name of a Job is `<main Job>-<role>`. A host name has 63 characters, and ends with the rank."""
+HOST_NAME_MAX: Final = 63
 
 
 def digest_of(*parts: str | int) -> str:
@@ -173,6 +178,22 @@ def job_name(slug: str, digest: str, attempt: int, characters_max: int = JOB_NAM
     return slug[: characters_max - len(tail)].rstrip("-") + tail
 
 
+def role_job_name(main_job: str, role: str) -> str:
+    """Return the name of the Job of a role that is not the first one."""
+    return f"{main_job}-{role}"
+
+
+def job_set_job_name(job_set: str, role: str) -> str:
+    return f"{job_set}-{role}-0"
+
+
+def main_job_name_max(roles: tuple[RoleRanks, ...], *, has_job_set: bool = False) -> int:
+    """Return how many characters the name of the gang may have, so that the host names of all ranks are valid."""
+    names = [job_set_job_name("", role.name) if has_job_set else role_job_name("", role.name) for role in roles]
+    tails = [len(f"{name}-{role.size - 1}") for name, role in zip(names, roles, strict=True)]
+    return min([JOB_NAME_MAX, *(HOST_NAME_MAX - tail for tail in (tails if has_job_set else tails[1:]))])
+
+
 def parse_default_submission_id(submission_id: str) -> tuple[str, int] | None:
     """Return the digest and the attempt of a default submission id; `None` for an id that a client chose."""
     match = _DEFAULT_SUBMISSION_ID.fullmatch(submission_id)
@@ -221,15 +242,13 @@ def build_attempt(
     number: int,
     name: str | None = None,
     name_max: int = JOB_NAME_MAX,
-    disruptions: int = 0,
-    checkpoint_digest: str = "",
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
     """
     full_name = job_name(name or key.slug, key.digest, number, name_max)
-    return Attempt(namespace, full_name, number, key, key.submission_id(number), claim, disruptions, checkpoint_digest)
+    return Attempt(namespace, full_name, number, key, key.submission_id(number), claim)
 
 
 def owned_by(

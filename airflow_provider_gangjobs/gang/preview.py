@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import yaml
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import GangUnsupported
-from airflow_provider_gangjobs.gang.identity import Claim, build_attempt
+from airflow_provider_gangjobs.gang.identity import Claim, build_attempt, main_job_name_max
 from airflow_provider_gangjobs.gang.render.job_manifest import (
     group_of,
     render_files,
@@ -33,9 +34,8 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
     requested_namespace,
     with_parsed_manifest,
 )
-from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers import KUEUE, KueueTopology, dialects_of, select_scheduler
-from airflow_provider_gangjobs.gang.spec import GangPolicy
+from airflow_provider_gangjobs.gang.spec import GangPolicy, roles_of
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def preview(spec: GangSpec, key: TaskKey) -> tuple[Object, ...]:
         number=0,
         name=requested_name(spec),
         name_max=main_job_name_max(roles_of(spec), has_job_set=has_job_set),
-        checkpoint_digest=CHECKPOINT_DIGEST,
     )
+    attempt = replace(attempt, checkpoint_digest=CHECKPOINT_DIGEST)
     job = render_job(spec, attempt, decision, scheduler, shape)
     if has_job_set:
         jobs = [render_job_set(spec, attempt, decision, shape, JOB_UID)]

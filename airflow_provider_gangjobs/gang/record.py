@@ -2,7 +2,7 @@
 
 The record says what the gang is. It is written with the Job and never changed: `{"version": 1, "hash": "...",
 "gang": {...}}`. The hash is that of the text of `gang`, so it shows whether somebody has changed the record. A record
-that cannot be read says nothing about the gang, and `RecordReading.problem` says why: such a Job is never followed,
+that cannot be read says nothing about the gang, and `_RecordReading.problem` says why: such a Job is never followed,
 adopted, or deleted.
 
 A mark is written later, each in an annotation of its own:
@@ -29,8 +29,12 @@ import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import TaskKey  # noqa: TC001 - msgspec reads the annotations at run time
-from airflow_provider_gangjobs.gang.roles import RoleRanks  # noqa: TC001
-from airflow_provider_gangjobs.gang.spec import SUSPEND_FIELD, Policies, WaitUntil
+from airflow_provider_gangjobs.gang.spec import (
+    SUSPEND_FIELD,
+    Policies,
+    RoleRanks,
+    WaitUntil,
+)
 
 
 class StoredClaim(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -165,7 +169,7 @@ class Record(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return msgspec.json.encode(_Stored(VERSION, _hash_of(gang), msgspec.Raw(gang))).decode()
 
 
-class RecordReading(Struct, frozen=True):
+class _RecordReading(Struct, frozen=True):
     """What the annotation of a Job says."""
 
     record: Record = Record()
@@ -175,21 +179,21 @@ class RecordReading(Struct, frozen=True):
 
 
 @lru_cache(RECORDS_KEPT)
-def read_record(text: str | None) -> RecordReading:
+def read_record(text: str | None) -> _RecordReading:
     """Read the annotation of a Job; `None` if the Job does not have it."""
     if text is None:
-        return RecordReading(problem=MISSING)
+        return _RecordReading(problem=MISSING)
     try:
         version = read_version(text)
         if version > VERSION:
-            return RecordReading(problem=NEWER.format(version))
+            return _RecordReading(problem=NEWER.format(version))
         stored = msgspec.json.decode(text, type=_Stored)
         gang = bytes(stored.gang)
         if stored.hash != _hash_of(gang):
-            return RecordReading(problem=EDITED)
-        return RecordReading(msgspec.json.decode(gang, type=Record))
+            return _RecordReading(problem=EDITED)
+        return _RecordReading(msgspec.json.decode(gang, type=Record))
     except UNREADABLE:
-        return RecordReading(problem=BROKEN)
+        return _RecordReading(problem=BROKEN)
 
 
 class _Stored(Struct, frozen=True):

@@ -357,7 +357,7 @@ class PodGroupDialect(Dialect):
 
 
 @dataclass(frozen=True)
-class V1Alpha2Dialect(PodGroupDialect):
+class _V1Alpha2Dialect(PodGroupDialect):
     """The PodGroup of 1.36 refers to its template by `spec.podGroupTemplateRef.workload`."""
 
     name: str = "v1alpha2"
@@ -393,7 +393,7 @@ class JobSchedulingDialect(Dialect):
 DISCOVERED_DIALECTS: Final[tuple[Dialect, ...]] = (
     PodGroupDialect("v1beta1"),
     PodGroupDialect("v1alpha3"),
-    V1Alpha2Dialect(),
+    _V1Alpha2Dialect(),
 )
 """Dialects that discovery may select, best first."""
 

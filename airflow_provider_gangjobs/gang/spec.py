@@ -3,6 +3,11 @@
 A `GangSpec` holds only the parameters that shape the Job, so specs with the same hash ask for the same gang. The
 enumerations control what happens around the Job. This module is cheap to import, and checks only parameters that do not
 shape the Job; `validation.validate` checks specs.
+
+With roles, such as a leader and its workers, a gang has several Jobs whose pods are placed together. The Job of the
+first role is the main Job: it has the name, labels and annotations of a gang of one Job, and owns everything else. A
+rank in the gang is the rank in the role plus the number of ranks of the roles before. In a queue of Kueue, the main Job
+has no pods, and owns a JobSet with the Jobs of all roles.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.checkpoints import to_text
@@ -268,6 +273,30 @@ class GangSpec(RoleSpec, frozen=True, kw_only=True, dict=True):
             for name, (value, default) in values.items()
             if value is not default and (plain := _plain(value)) != _plain(default)
         }
+
+
+class RoleRanks(Struct, frozen=True):
+    """A role and its ranks."""
+
+    name: str
+    size: int
+    """Number of ranks of the role."""
+    offset: int
+    """Rank in the gang of the first rank of the role."""
+
+
+def roles_of(spec: GangSpec) -> tuple[RoleRanks, ...]:
+    """Return the roles of a valid spec in their order; empty for a gang of one Job."""
+    roles, offset = [], 0
+    for name, role in (spec.roles or {}).items():
+        roles.append(RoleRanks(name, role.get("workers") or 1, offset))
+        offset += roles[-1].size
+    return tuple(roles)
+
+
+def spec_of_role(spec: GangSpec, role: str) -> GangSpec:
+    """Return the spec of one role, as that of a gang of one Job. The role must have known parameters only."""
+    return replace(spec, roles=None, **(spec.roles or {})[role])
 
 
 FIELD_TYPES: Final[dict[str, str]] = RoleSpec.__annotations__ | GangSpec.__annotations__

@@ -68,7 +68,7 @@ class _View(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults
     pass
 
 
-class OwnerReference(_View, frozen=True):
+class _OwnerReference(_View, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -114,13 +114,13 @@ class Meta(_View, frozen=True):
     deletion_timestamp: datetime | None = None
     """When the grace period of the deletion ends, not when the deletion was requested."""
     deletion_grace_period_seconds: int | None = None
-    owner_references: tuple[OwnerReference, ...] = ()
+    owner_references: tuple[_OwnerReference, ...] = ()
 
     def is_owned_by(self, uid: str) -> bool:
         return any(owner.uid == uid for owner in self.owner_references)
 
 
-class JobAnnotations(Annotations, frozen=True):
+class _JobAnnotations(Annotations, frozen=True):
     """The annotations of a Job that are read. Pods do not carry them, and their views are kept small."""
 
     record: str | None = msgspec.field(name=keys.ANNOTATION_RECORD, default=None)
@@ -134,8 +134,8 @@ class JobAnnotations(Annotations, frozen=True):
     stopped: str | None = msgspec.field(name=keys.ANNOTATION_STOPPED, default=None)
 
 
-class JobMeta(Meta, frozen=True):
-    annotations: JobAnnotations = JobAnnotations()
+class _JobMeta(Meta, frozen=True):
+    annotations: _JobAnnotations = _JobAnnotations()
 
 
 class Condition(_View, frozen=True):
@@ -175,26 +175,26 @@ class JobStatus(_View, frozen=True):
 class JobView(_View, frozen=True):
     """A Job as the server has it. `gang.state.stored_gang.StoredGang` interprets the fields."""
 
-    metadata: JobMeta = JobMeta()
+    metadata: _JobMeta = _JobMeta()
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
 
-class RestartRule(_View, frozen=True):
+class _RestartRule(_View, frozen=True):
     action: str = ""
 
 
-class ContainerSpec(_View, frozen=True):
+class _ContainerSpec(_View, frozen=True):
     """A container of `spec.containers` or `spec.initContainers`."""
 
     name: str = ""
     image: str = ""
     restart_policy: str = ""
     """The policy of this container; empty if the policy of the pod applies."""
-    restart_policy_rules: tuple[RestartRule, ...] = ()
+    restart_policy_rules: tuple[_RestartRule, ...] = ()
 
 
-class SchedulingGate(_View, frozen=True):
+class _SchedulingGate(_View, frozen=True):
     """An item of `spec.schedulingGates`. The scheduler does not try to place a pod that has one."""
 
     name: str = ""
@@ -205,9 +205,9 @@ class PodSpec(_View, frozen=True):
 
     node_name: str = ""
     restart_policy: str = ""
-    scheduling_gates: tuple[SchedulingGate, ...] = ()
-    containers: tuple[ContainerSpec, ...] = ()
-    init_containers: tuple[ContainerSpec, ...] = ()
+    scheduling_gates: tuple[_SchedulingGate, ...] = ()
+    containers: tuple[_ContainerSpec, ...] = ()
+    init_containers: tuple[_ContainerSpec, ...] = ()
 
 
 class Waiting(_View, frozen=True):
@@ -249,7 +249,7 @@ class ContainerStatus(_View, frozen=True):
     restart_count: int = 0
 
 
-class PodStatus(_View, frozen=True):
+class _PodStatus(_View, frozen=True):
     """`status` of a pod. `reason` is set by whoever ended the pod, such as `Evicted`."""
 
     phase: str = "Pending"
@@ -273,7 +273,7 @@ class PodView(_View, frozen=True):
 
     metadata: Meta = Meta()
     spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    status: _PodStatus = _PodStatus()
 
     def intern(
         self, intern_value: Callable[[Any], Any], previous: PodView | None = None, latest: PodView | None = None
@@ -305,7 +305,7 @@ class PodView(_View, frozen=True):
         else:
             self._intern_terminated(intern_value, known.status)
 
-    def _intern_terminated(self, intern_value: Callable[[Any], Any], known: PodStatus) -> None:
+    def _intern_terminated(self, intern_value: Callable[[Any], Any], known: _PodStatus) -> None:
         _share(self.status, known, ("phase", "start_time"), intern_value)
         for container in self.status.container_statuses:
             _share(container, _NO_CONTAINER, ("name", "last_state"), intern_value)
@@ -334,24 +334,24 @@ PHASE_CONDITIONS: Final = {
 """The same for pods of these phases. The condition `Ready` has the time at which the kubelet saw the end."""
 
 
-class GangSchedulingPolicy(_View, frozen=True):
+class _GangSchedulingPolicy(_View, frozen=True):
     """The gang policy of a PodGroup: how many pods are placed together."""
 
     min_count: int = 1
 
 
-class SchedulingPolicy(_View, frozen=True):
-    gang: GangSchedulingPolicy | None = None
+class _SchedulingPolicy(_View, frozen=True):
+    gang: _GangSchedulingPolicy | None = None
 
 
-class PodGroupSpec(_View, frozen=True):
-    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+class _PodGroupSpec(_View, frozen=True):
+    scheduling_policy: _SchedulingPolicy = _SchedulingPolicy()
     min_member: int | None = None
     """The same as `gang.min_count`, in PodGroups of Volcano and of coscheduling."""
     queue: str = ""
 
 
-class PodGroupStatus(_View, frozen=True):
+class _PodGroupStatus(_View, frozen=True):
     """`status` of a PodGroup. Those of the Workload API have no phase."""
 
     phase: str = ""
@@ -362,16 +362,16 @@ class PodGroupView(_View, frozen=True):
     """A PodGroup of scheduling.k8s.io, in any version, or of another gang scheduler."""
 
     metadata: Meta = Meta()
-    spec: PodGroupSpec = PodGroupSpec()
-    status: PodGroupStatus = PodGroupStatus()
+    spec: _PodGroupSpec = _PodGroupSpec()
+    status: _PodGroupStatus = _PodGroupStatus()
 
 
-class KueueWorkloadSpec(_View, frozen=True):
+class _KueueWorkloadSpec(_View, frozen=True):
     active: bool = True
     queue_name: str = ""
 
 
-class KueueEvictions(_View, frozen=True):
+class _KueueEvictions(_View, frozen=True):
     """How often Kueue has stopped a Workload for one cause."""
 
     reason: str = ""
@@ -379,13 +379,13 @@ class KueueEvictions(_View, frozen=True):
     count: int = 0
 
 
-class KueueSchedulingStats(_View, frozen=True):
-    evictions: tuple[KueueEvictions, ...] = ()
+class _KueueSchedulingStats(_View, frozen=True):
+    evictions: tuple[_KueueEvictions, ...] = ()
 
 
-class KueueWorkloadStatus(_View, frozen=True):
+class _KueueWorkloadStatus(_View, frozen=True):
     conditions: tuple[Condition, ...] = ()
-    scheduling_stats: KueueSchedulingStats = KueueSchedulingStats()
+    scheduling_stats: _KueueSchedulingStats = _KueueSchedulingStats()
     accumulated_past_execution_time_seconds: int = 0
     """For how long the Workload was admitted before Kueue took its quota back, in all such runs together."""
     accumulated_past_exexcution_time_seconds: int = 0
@@ -401,11 +401,11 @@ class KueueWorkloadView(_View, frozen=True):
     """A Workload of kueue.x-k8s.io, in any version."""
 
     metadata: Meta = Meta()
-    spec: KueueWorkloadSpec = KueueWorkloadSpec()
-    status: KueueWorkloadStatus = KueueWorkloadStatus()
+    spec: _KueueWorkloadSpec = _KueueWorkloadSpec()
+    status: _KueueWorkloadStatus = _KueueWorkloadStatus()
 
 
-class PendingWorkload(_View, frozen=True):
+class _PendingWorkload(_View, frozen=True):
     """One Workload that waits in a LocalQueue."""
 
     position_in_cluster_queue: int
@@ -416,16 +416,16 @@ class PendingWorkload(_View, frozen=True):
 class PendingWorkloadsView(_View, frozen=True):
     """A PendingWorkloadsSummary of visibility.kueue.x-k8s.io: the Workloads that wait in a LocalQueue."""
 
-    items: tuple[PendingWorkload, ...]
+    items: tuple[_PendingWorkload, ...]
 
 
-class InvolvedObject(_View, frozen=True):
+class _InvolvedObject(_View, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
 
 
-class EventSeries(_View, frozen=True):
+class _EventSeries(_View, frozen=True):
     """The repetitions of an Event that its source has recorded as `events.k8s.io/v1`."""
 
     last_observed_time: datetime | None = None
@@ -435,7 +435,7 @@ class EventView(_View, frozen=True):
     """A core/v1 Event. A repetition increases `count` and updates `last_timestamp`, or updates `series`."""
 
     metadata: Meta = Meta()
-    involved_object: InvolvedObject = InvolvedObject()
+    involved_object: _InvolvedObject = _InvolvedObject()
     type: str = ""
     reason: str = ""
     message: str = ""
@@ -443,7 +443,7 @@ class EventView(_View, frozen=True):
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
-    series: EventSeries | None = None
+    series: _EventSeries | None = None
 
     @property
     def seen(self) -> datetime | None:

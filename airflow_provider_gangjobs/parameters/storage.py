@@ -106,7 +106,7 @@ def _path(folder: str) -> PurePosixPath:
 def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
     from airflow_provider_gangjobs.gang.render.pod_template import user_template
     from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
-    from airflow_provider_gangjobs.gang.roles import spec_of_role
+    from airflow_provider_gangjobs.gang.spec import spec_of_role
     from airflow_provider_gangjobs.gang.validation.pod_checks import folder_problem
     from airflow_provider_gangjobs.gang.validation.validate import validate
 

@@ -27,11 +27,10 @@ from airflow_provider_gangjobs.exceptions import (
     Problem,
     SubmissionConflict,
 )
-from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by
+from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, role_job_name
 from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.record import Submitted
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role
-from airflow_provider_gangjobs.gang.roles import role_job_name
 from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, jobs_to_end, read_gang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.gang.queues import Queue
-    from airflow_provider_gangjobs.gang.roles import RoleRanks
-    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.gang.spec import GangSpec, RoleRanks
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.step import Progress
 

@@ -40,7 +40,6 @@ from airflow_provider_gangjobs.gang.render.placement import (
     ineligibility_reason,
     is_single_pod,
 )
-from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers import (
     AUTO,
     DEFAULT_SCHEDULER,
@@ -60,7 +59,7 @@ from airflow_provider_gangjobs.gang.schedulers import (
     select_scheduler,
     topology_guarantee,
 )
-from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
+from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, roles_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.submission.jobs import CreateOwned
 from airflow_provider_gangjobs.submission.step import RepeatableStep, refused_fields_of

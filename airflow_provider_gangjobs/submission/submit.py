@@ -40,7 +40,14 @@ from airflow_provider_gangjobs.ending.release import count_running
 from airflow_provider_gangjobs.ending.stop import end_jobs, stop
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning, SubmissionFailed
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
-from airflow_provider_gangjobs.gang.identity import Attempt, TaskKey, build_attempt, digest_of, task_selector
+from airflow_provider_gangjobs.gang.identity import (
+    Attempt,
+    TaskKey,
+    build_attempt,
+    digest_of,
+    main_job_name_max,
+    task_selector,
+)
 from airflow_provider_gangjobs.gang.queues import Queue
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
 from airflow_provider_gangjobs.gang.render.files import KEY_BYTES
@@ -62,8 +69,8 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
     requested_namespace,
     with_parsed_manifest,
 )
-from airflow_provider_gangjobs.gang.roles import main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers import Dialect, YuniKorn, find_scheduler
+from airflow_provider_gangjobs.gang.spec import roles_of
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, end_of, is_live
 from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error
@@ -478,9 +485,8 @@ class _SubmissionRun(Struct, frozen=True):
             number=number,
             name=requested_name(self.spec),
             name_max=main_job_name_max(roles_of(self.spec), has_job_set=self.shape.kueue_queue is not None),
-            disruptions=self.request.disruptions,
-            checkpoint_digest=checkpoint_digest,
         )
+        attempt = replace(attempt, disruptions=self.request.disruptions, checkpoint_digest=checkpoint_digest)
         progress = self._progress(attempt, decision, scheduler, {})
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
             progress.fall_back(decision.detail)

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.gang_lists import DagUse, LeakKind, ListedJob, find_leak, format_amount, use_by_dag
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.roles import RoleRanks
+from airflow_provider_gangjobs.gang.spec import RoleRanks
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_job

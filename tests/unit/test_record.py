@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.ending.of_task import is_live_gang_of
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.record import Record, read_record
-from airflow_provider_gangjobs.gang.roles import RoleRanks
+from airflow_provider_gangjobs.gang.spec import RoleRanks
 from airflow_provider_gangjobs.gang.state.ownership import GRACE, SweepAction, SweepFacts, TaskEnd, decide_sweep
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, judge, state_of
 from airflow_provider_gangjobs.gang.view import view_job

@@ -13,16 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.identity import Claim, GangRef, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.identity import (
+    HOST_NAME_MAX,
+    ROLE_NAME_MAX,
+    Claim,
+    GangRef,
+    TaskKey,
+    build_attempt,
+    main_job_name_max,
+)
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
 from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role, render_service
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision, shape_of
-from airflow_provider_gangjobs.gang.roles import HOST_NAME_MAX, ROLE_NAME_MAX, main_job_name_max, roles_of
 from airflow_provider_gangjobs.gang.schedulers import DISCOVERED_DIALECTS, find_separate
-from airflow_provider_gangjobs.gang.spec import GangSpec, Results
+from airflow_provider_gangjobs.gang.spec import GangSpec, Results, roles_of
 from airflow_provider_gangjobs.gang.state.phase import Status, SubmissionState, judge, phase_of, state_of
 from airflow_provider_gangjobs.gang.state.pods import name_rank, owner_uid, rank_of
 from airflow_provider_gangjobs.gang.state.stopped import BY_SUCCESS, Stopped, format_stopped, stopped_by_user

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.identity import TaskKey, owned_by, owned_by_job
+from airflow_provider_gangjobs.gang.identity import TaskKey, job_set_job_name, owned_by, owned_by_job, role_job_name
 from airflow_provider_gangjobs.gang.queues import Queue, parse_topology
 from airflow_provider_gangjobs.gang.record import Record, StoredClaim, to_text
 from airflow_provider_gangjobs.gang.render import files, pod_template
@@ -24,8 +24,8 @@ from airflow_provider_gangjobs.gang.render.placement import (
 )
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, role_template
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
-from airflow_provider_gangjobs.gang.roles import job_set_job_name, role_job_name, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers import SchedulingGroup
+from airflow_provider_gangjobs.gang.spec import roles_of, spec_of_role
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
-    from airflow_provider_gangjobs.gang.roles import RoleRanks
     from airflow_provider_gangjobs.gang.schedulers import GangScheduler
-    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.gang.spec import GangSpec, RoleRanks
     from airflow_provider_gangjobs.kube.views import Object
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600

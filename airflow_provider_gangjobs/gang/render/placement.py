@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.roles import roles_of
 from airflow_provider_gangjobs.gang.schedulers import DEFAULT_SCHEDULER, LINK_KEYS
-from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, GangPolicy, GangSpec, Rendezvous, roles_of
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ its pod is ready. The variables are those of torch.distributed (MASTER_ADDR, ...
 NODE_RANK.
 
 The overrides are a strategic merge patch, as of `kubectl patch`: a list with a merge key is merged item by item, and
-directives (`$patch`, `$retainKeys`, `$deleteFromPrimitiveList/x`, `$setElementOrder/x`) express other changes. The
-rules follow `k8s.io/apimachinery/pkg/util/strategicpatch`. The result shares unchanged parts with the arguments, so
-treat it as immutable.
+`$patch` deletes or replaces. New items come last. The rules follow `k8s.io/apimachinery/pkg/util/strategicpatch`, whose
+other directives are refused. The result shares unchanged parts with the arguments, so treat it as immutable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -24,23 +23,17 @@ from airflow_provider_gangjobs.gang.checkpoints import folder_of, place_of, with
 from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of, with_supervisor
 from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls, main_container_name
-from airflow_provider_gangjobs.gang.roles import spec_of_role
-from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE
+from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, spec_of_role
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.well_known import ObjectPurpose
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
-    from airflow_provider_gangjobs.gang.roles import RoleRanks
-    from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+    from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous, RoleRanks
     from airflow_provider_gangjobs.kube.views import Object
 
 
-DELETE_FROM = "$deleteFromPrimitiveList/"
-ELEMENT_ORDER = "$setElementOrder/"
-
-
-class ListRule(Struct, frozen=True):
+class _ListRule(Struct, frozen=True):
     """How a list field is merged: by the key of its items, or as a set of primitives if `key` is None."""
 
     key: str | None
@@ -49,26 +42,26 @@ class ListRule(Struct, frozen=True):
 
 # type -> field -> type of the nested object, or rule of the nested list. Other lists are replaced.
 # Merge keys are those of `x-kubernetes-patch-merge-key` in the published OpenAPI.
-_FIELDS: dict[str, dict[str, str | ListRule]] = {
+_FIELDS: dict[str, dict[str, str | _ListRule]] = {
     "PodTemplateSpec": {"metadata": "ObjectMeta", "spec": "PodSpec"},
-    "ObjectMeta": {"finalizers": ListRule(None), "ownerReferences": ListRule("uid")},
+    "ObjectMeta": {"finalizers": _ListRule(None), "ownerReferences": _ListRule("uid")},
     "PodSpec": {
-        "containers": ListRule("name", "Container"),
-        "initContainers": ListRule("name", "Container"),
-        "ephemeralContainers": ListRule("name", "Container"),
-        "volumes": ListRule("name", "Volume"),
-        "imagePullSecrets": ListRule("name"),
-        "hostAliases": ListRule("ip"),
-        "schedulingGates": ListRule("name"),
-        "resourceClaims": ListRule("name"),
-        "topologySpreadConstraints": ListRule("topologyKey"),
+        "containers": _ListRule("name", "Container"),
+        "initContainers": _ListRule("name", "Container"),
+        "ephemeralContainers": _ListRule("name", "Container"),
+        "volumes": _ListRule("name", "Volume"),
+        "imagePullSecrets": _ListRule("name"),
+        "hostAliases": _ListRule("ip"),
+        "schedulingGates": _ListRule("name"),
+        "resourceClaims": _ListRule("name"),
+        "topologySpreadConstraints": _ListRule("topologyKey"),
         "affinity": "Affinity",
     },
     "Container": {
-        "env": ListRule("name"),
-        "ports": ListRule("containerPort"),
-        "volumeMounts": ListRule("mountPath"),
-        "volumeDevices": ListRule("devicePath"),
+        "env": _ListRule("name"),
+        "ports": _ListRule("containerPort"),
+        "volumeMounts": _ListRule("mountPath"),
+        "volumeDevices": _ListRule("devicePath"),
     },
 }
 
@@ -83,35 +76,23 @@ def merge_pod_template(original: Mapping[str, Any], patch: Mapping[str, Any]) ->
 
 
 def _merge_object(original: Mapping[str, Any], patch: Mapping[str, Any], kind: str) -> Object:
-    fields = _FIELDS.get(kind, {})
-    directive = patch.get("$patch")
+    directive = patch.get("$patch", "merge")
+    unknown = next((name for name in patch if name.startswith("$") and name != "$patch"), None)
+    if unknown is not None or directive not in {"delete", "merge", "replace"}:
+        what = f"$patch value {directive!r}" if unknown is None else f"directive {unknown}"
+        raise ValueError(f"unknown {what} in {kind or 'object'}: use $patch with delete, merge or replace")
     if directive == "delete":
         return {}
     if directive == "replace":
-        return {name: _without_directives(value) for name, value in patch.items() if not name.startswith("$")}
-    if directive not in {None, "merge"}:
-        raise ValueError(f"unknown $patch value {directive!r} in {kind or 'object'}: use delete, merge or replace")
-    merged = _retained(original, patch)
+        return {name: _without_directives(value) for name, value in patch.items() if name != "$patch"}
+    merged, fields = dict(original), _FIELDS.get(kind, {})
     for name, value in patch.items():
-        if not name.startswith("$"):
+        if name != "$patch":
             _merge_field(merged, name, value, fields.get(name))
-    for name, value in patch.items():
-        if name.startswith(DELETE_FROM):
-            _delete_primitives(merged, name.removeprefix(DELETE_FROM), value)
-    for name, order in patch.items():
-        if name.startswith(ELEMENT_ORDER):
-            _order_list(merged, original, name.removeprefix(ELEMENT_ORDER), order, fields)
     return merged
 
 
-def _retained(original: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
-    retain = patch.get("$retainKeys")
-    if retain is None:
-        return dict(original)
-    return {name: value for name, value in original.items() if name in retain}
-
-
-def _merge_field(merged: Object, name: str, value: Any, rule: str | ListRule | None) -> None:
+def _merge_field(merged: Object, name: str, value: Any, rule: str | _ListRule | None) -> None:
     if value is None:
         merged.pop(name, None)
     elif isinstance(value, Mapping):
@@ -122,22 +103,21 @@ def _merge_field(merged: Object, name: str, value: Any, rule: str | ListRule | N
             merged.pop(name, None)
         else:
             merged[name] = result
-    elif isinstance(value, list) and isinstance(rule, ListRule):
+    elif isinstance(value, list) and isinstance(rule, _ListRule):
         merged[name] = _merge_list(merged.get(name) or [], value, rule)
     else:
         merged[name] = _without_directives(value)
 
 
-def _merge_list(original: Sequence[Any], patch: Sequence[Any], rule: ListRule) -> list[Any]:
+def _merge_list(original: Sequence[Any], patch: Sequence[Any], rule: _ListRule) -> list[Any]:
     if any(isinstance(item, Mapping) and item.get("$patch") == "replace" and len(item) == 1 for item in patch):
         return [item for item in patch if item.get("$patch") != "replace"]
     if rule.key is None:
-        merged = list(dict.fromkeys([*original, *patch]))
-    else:
-        merged = list(original)
-        for item in patch:
-            _merge_item(merged, item, rule.key, rule.item)
-    return _sorted_by(merged, patch, original, rule)
+        return list(dict.fromkeys([*original, *patch]))
+    merged = list(original)
+    for item in patch:
+        _merge_item(merged, item, rule.key, rule.item)
+    return merged
 
 
 def _merge_item(merged: list[Any], item: Any, key: str, kind: str) -> None:
@@ -154,53 +134,6 @@ def _merge_item(merged: list[Any], item: Any, key: str, kind: str) -> None:
 
 def _key_of(item: Any, key: str) -> Any:
     return item.get(key) if isinstance(item, Mapping) else None
-
-
-def _delete_primitives(merged: Object, name: str, values: Any) -> None:
-    present = merged.get(name) or []
-    if not isinstance(values, list) or not isinstance(present, list):
-        raise ValueError(f"{DELETE_FROM}{name} must be a list")
-    if name in merged:
-        merged[name] = [item for item in present if item not in values]
-
-
-def _order_list(
-    merged: Object, original: Mapping[str, Any], name: str, order: Any, fields: Mapping[str, str | ListRule]
-) -> None:
-    rule = fields.get(name)
-    if not isinstance(order, list) or not isinstance(rule, ListRule):
-        raise ValueError(f"{ELEMENT_ORDER}{name} must be a list and belong to a list that merges")
-    if items := merged.get(name):
-        merged[name] = _sorted_by(items, order, original.get(name) or (), rule)
-
-
-def _sorted_by(items: Sequence[Any], order: Sequence[Any], original: Sequence[Any], rule: ListRule) -> list[Any]:
-    """Sort the items that `order` names by its order. The other items keep their relative place where possible."""
-    identity = _identity(rule)
-    ranks = _positions(identity(item) for item in order)
-    named = sorted((item for item in items if identity(item) in ranks), key=lambda item: ranks[identity(item)])
-    others = [item for item in items if identity(item) not in ranks]
-    places = _positions(identity(item) for item in original)
-    return _interleave(others, named, places, identity)
-
-
-def _identity(rule: ListRule) -> Any:
-    key = rule.key
-    return (lambda item: item) if key is None else (lambda item: _key_of(item, key))
-
-
-def _positions(keys: Iterable[Any]) -> dict[Any, int]:
-    return {key: position for position, key in reversed(list(enumerate(keys)))}
-
-
-def _interleave(others: list[Any], named: list[Any], places: Mapping[Any, int], identity: Any) -> list[Any]:
-    result: list[Any] = []
-    others, named = others[:], named[:]
-    while others and named:
-        left, right = places.get(identity(others[0])), places.get(identity(named[0]))
-        is_before = left is not None and right is not None and left < right
-        result.append((others if is_before else named).pop(0))
-    return result + others + named
 
 
 def _without_directives(value: Any) -> Any:
@@ -321,7 +254,7 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
 
 
 def _with_main_container_first(template: Object, main: Any) -> Object:
-    """Move the main container to the first place, because a strategic merge inserts new containers before it."""
+    """Move the main container to the first place, wherever the manifest has it."""
     pod = template.get("spec") or {}
     containers = sorted(pod.get("containers", []), key=lambda container: bool(container.get("name") != main))
     return {**template, "spec": {**pod, "containers": containers}}

@@ -33,7 +33,7 @@ PATH_CHARACTERS_MAX: Final = 1000
 """Where the path of a value is cut. Each value below a long key has a path with the key."""
 
 
-class Scalar(Struct, frozen=True):
+class _Scalar(Struct, frozen=True):
     """A scalar that YAML did not read as text."""
 
     text: str
@@ -44,7 +44,7 @@ class UserManifest(Struct, frozen=True):
     """A manifest as data, with the scalars of a YAML text by their paths, or the problems why it cannot be parsed."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    scalars: Mapping[str, _Scalar] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     line: int = 1
     """The line of a text in which the manifest begins."""
@@ -251,7 +251,7 @@ class _ManifestVisitor:
     """Visits all nodes of a YAML document. Collects scalars that are not text, and duplicate keys."""
 
     def __init__(self) -> None:
-        self.scalars: dict[str, Scalar] = {}
+        self.scalars: dict[str, _Scalar] = {}
         self.problems: list[Problem] = []
         self._visited = 0
 
@@ -270,7 +270,7 @@ class _ManifestVisitor:
                     self.visit(item, f"{path}[{index}]", depth + 1)
             case yaml.ScalarNode() if node.tag != "tag:yaml.org,2002:str":
                 _require_short(node)
-                self.scalars[path] = Scalar(node.value, node.start_mark.line + 1)
+                self.scalars[path] = _Scalar(node.value, node.start_mark.line + 1)
 
     def _visit_keys(self, node: yaml.MappingNode, path: str) -> None:
         seen: set[str] = set()

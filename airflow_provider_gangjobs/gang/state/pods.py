@@ -310,7 +310,7 @@ class Counts:
     """Pods that are being deleted."""
 
 
-class PodState(Struct, frozen=True, gc=False):
+class _PodState(Struct, frozen=True, gc=False):
     """State of one pod, as far as it changes the counts. A gang may have 100,000 pods."""
 
     rank: Hashable
@@ -335,12 +335,12 @@ _RANK_STATES: Final = ("is_placed", "has_started", "is_running")
 _POD_STATES: Final = ("has_ended", "has_succeeded", "is_held", "is_deleted")
 
 
-def pod_state(pod: PodView) -> PodState:
+def pod_state(pod: PodView) -> _PodState:
     rank = rank_of(pod)
     started = started_at(pod)
     has_succeeded = pod.status.phase == "Succeeded"
     is_started, is_over = started is not None or has_succeeded, has_ended(pod)
-    return PodState(
+    return _PodState(
         rank=pod.metadata.uid if rank is None else rank,
         created=pod.metadata.creation_timestamp,
         is_placed=bool(pod.spec.node_name),
@@ -361,13 +361,13 @@ class PodIndex:
 
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
-        self._states: dict[str, PodState] = {}
+        self._states: dict[str, _PodState] = {}
         self._created: Counter[Hashable] = Counter()
         """The number of pods of each rank."""
         self._ranks: dict[str, Counter[Hashable]] = {state: Counter() for state in _RANK_STATES}
-        """The number of pods of each rank of which this is true, by the name of the field of `PodState`."""
+        """The number of pods of each rank of which this is true, by the name of the field of `_PodState`."""
         self._pods: Counter[str] = Counter()
-        """The number of pods of which this is true, by the name of the field of `PodState`."""
+        """The number of pods of which this is true, by the name of the field of `_PodState`."""
         self._all_started: tuple[int, datetime | None] | None = None
         self._completed: tuple[str, tuple[range, ...]] = ("", ())
         self.pods_with_errors: dict[str, PodView] = {}
@@ -466,7 +466,7 @@ class PodIndex:
             self._all_started = ranks, max(sorted(first.values())[: max(ranks, 1)], default=None)
         return self._all_started[1]
 
-    def _put(self, pod: PodView, now: PodState | None) -> None:
+    def _put(self, pod: PodView, now: _PodState | None) -> None:
         uid = pod.metadata.uid
         before = self._states.pop(uid, None)
         if now is not None:
@@ -487,7 +487,7 @@ class PodIndex:
         if before is None or now is None or (before.rank, before.started) != (now.rank, now.started):
             self._all_started = None
 
-    def _count(self, state: PodState, number: int) -> None:
+    def _count(self, state: _PodState, number: int) -> None:
         _add(self._created, state.rank, number)
         for name in _RANK_STATES:
             if getattr(state, name):

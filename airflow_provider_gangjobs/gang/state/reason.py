@@ -74,7 +74,7 @@ class _Known(dict[str, str]):
 _Make = Callable[[_Known], str]
 
 
-class Cause(NamedTuple):
+class _Cause(NamedTuple):
     """One row: the usual category of a cause, and its sentences, with the data in braces."""
 
     category: Category
@@ -259,74 +259,74 @@ def _refused_remedy(known: _Known) -> str:
     return _CORRECT_TOPOLOGY if known["topology"] else _CORRECT_QUEUE
 
 
-CAUSES: Final[Mapping[str, Cause]] = {
+CAUSES: Final[Mapping[str, _Cause]] = {
     # The submission and its controllers
-    "KeptSuspended": Cause(
+    "KeptSuspended": _Cause(
         Category.KEPT_SUSPENDED,
         "The Job was submitted to stay suspended: it waits until its user resumes it",
         _RESUME,
     ),
-    "SuspendedAgain": Cause(
+    "SuspendedAgain": _Cause(
         Category.KEPT_SUSPENDED,
         "The Job was started and then suspended: it waits until its user resumes it",
         _RESUME,
     ),
-    "SubmissionIncomplete": Cause(
+    "SubmissionIncomplete": _Cause(
         Category.SUBMISSION_INCOMPLETE,
         "The Job is suspended: its submission is not complete",
         "Run the task again. The new try completes the submission.",
     ),
-    "JobNotProcessed": Cause(
+    "JobNotProcessed": _Cause(
         Category.CONTROLLER_SILENT, "Waits for the Job controller to process the Job", _START_CONTROLLER
     ),
-    "JobNotResumed": Cause(Category.CONTROLLER_SILENT, "Waits for the Job controller to resume it", _START_CONTROLLER),
-    "PodsNotCreated": Cause(Category.CONTROLLER_SILENT, "{missing} not created yet", _REFUSED_PODS),
-    "PodsRefused": Cause(Category.PODS_REFUSED, "{missing} could not be created: {evidence}", _REFUSED_PODS),
-    "PriorityClassMissing": Cause(
+    "JobNotResumed": _Cause(Category.CONTROLLER_SILENT, "Waits for the Job controller to resume it", _START_CONTROLLER),
+    "PodsNotCreated": _Cause(Category.CONTROLLER_SILENT, "{missing} not created yet", _REFUSED_PODS),
+    "PodsRefused": _Cause(Category.PODS_REFUSED, "{missing} could not be created: {evidence}", _REFUSED_PODS),
+    "PriorityClassMissing": _Cause(
         Category.PODS_REFUSED,
         "{missing} could not be created: {evidence}",
         "Create the PriorityClass, or correct priority_class.",
     ),
-    "ServiceAccountMissing": Cause(
+    "ServiceAccountMissing": _Cause(
         Category.PODS_REFUSED,
         "{missing} could not be created: {evidence}",
         "Create the ServiceAccount, or correct service_account.",
     ),
     # The queue
-    "QueueWaits": Cause(
+    "QueueWaits": _Cause(
         Category.WAITING_FOR_QUOTA,
         lambda known: f"Waits for admission by Kueue queue {known['queue']}{_position(known)}",
         _FIND_HOLDERS,
     ),
-    "QueuePending": Cause(
+    "QueuePending": _Cause(
         Category.WAITING_FOR_QUOTA,
         lambda known: _in_queue(known, f"does not admit the gang yet{_by_kueue(known)}: {known['evidence']}"),
         _FIND_HOLDERS,
     ),
-    "QueueRefuses": Cause(
+    "QueueRefuses": _Cause(
         Category.QUEUE_MISCONFIGURED,
         lambda known: _in_queue(known, f"cannot admit the gang{_by_kueue(known)}: {known['evidence']}"),
         _refused_remedy,
     ),
-    "QueueStops": Cause(
+    "QueueStops": _Cause(
         Category.REQUEUED,
         lambda known: _in_queue(
             known, f"has stopped the gang and lets it run again later ({known['reason']}: {known['evidence']})"
         ),
         _FIND_HOLDERS,
     ),
-    "NotReadyInTime": Cause(Category.PODS_READY_TIMEOUT, _not_ready_in_time, _FIND_HOLDERS),
-    "QueueChecks": Cause(
+    "NotReadyInTime": _Cause(Category.PODS_READY_TIMEOUT, _not_ready_in_time, _FIND_HOLDERS),
+    "QueueChecks": _Cause(
         Category.ADMISSION_CHECK,
         lambda known: _in_queue(known, f"has reserved quota, and waits for its checks{_because_of(known)}"),
         _FIND_HOLDERS,
     ),
-    "QueueAdmitted": Cause(
+    "QueueAdmitted": _Cause(
         Category.CONTROLLER_SILENT,
         "Kueue queue {queue} has admitted the gang, and lets it run",
         _START_CONTROLLER,
     ),
-    "WorkloadInactive": Cause(
+    "WorkloadInactive": _Cause(
         Category.QUEUE_DEACTIVATED,
         lambda known: _in_queue(
             known,
@@ -334,13 +334,13 @@ CAUSES: Final[Mapping[str, Cause]] = {
         ),
         _CORRECT_QUEUE,
     ),
-    "ManagedWithoutQueue": Cause(
+    "ManagedWithoutQueue": _Cause(
         Category.QUEUE_MISCONFIGURED,
         "Kueue has suspended the Job: it lets only Jobs of a queue run here (manageJobsWithoutQueueName), and the gang "
         "has no queue. Give queue_name, or name the queue in the connection",
         _CORRECT_QUEUE,
     ),
-    "WorkloadMissing": Cause(
+    "WorkloadMissing": _Cause(
         Category.WORKLOAD_MISSING,
         "Kueue queue {queue} does not know the gang: Kueue has made no Workload for the Job. The WorkloadPriorityClass "
         "or the PriorityClass of the gang may not exist, or the manager of Kueue does not run",
@@ -348,248 +348,248 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "the manager of Kueue runs; its log has the error.",
     ),
     # The scheduler
-    "InsufficientResources": Cause(Category.INSUFFICIENT_RESOURCES, "{evidence}", _FEWER),
-    "NeverFits": Cause(
+    "InsufficientResources": _Cause(Category.INSUFFICIENT_RESOURCES, "{evidence}", _FEWER),
+    "NeverFits": _Cause(
         Category.NEVER_FITS,
         "{evidence}",
         "Request less for each rank, ask for fewer workers, or add larger nodes. To wait helps only if an autoscaler "
         "adds them.",
     ),
-    "NodesNotMatching": Cause(
+    "NodesNotMatching": _Cause(
         Category.NODES_NOT_MATCHING,
         "{evidence}",
         "Correct node_selector and affinity, or add the labels to nodes.",
     ),
-    "TaintsNotTolerated": Cause(
+    "TaintsNotTolerated": _Cause(
         Category.NODES_NOT_MATCHING,
         "{evidence}",
         "Add tolerations for the taints of the nodes, or free nodes without these taints.",
     ),
-    "ClaimMissing": Cause(
+    "ClaimMissing": _Cause(
         Category.VOLUME_UNAVAILABLE,
         lambda known: _of_claim(known, f"does not exist in namespace {known['namespace']}"),
         _CREATE_CLAIM,
     ),
-    "ClaimUnbound": Cause(
+    "ClaimUnbound": _Cause(
         Category.VOLUME_UNAVAILABLE,
         lambda known: _of_claim(known, f"cannot be bound: {known['evidence']}"),
         _DESCRIBE_CLAIM,
     ),
-    "StorageClassMissing": Cause(
+    "StorageClassMissing": _Cause(
         Category.VOLUME_UNAVAILABLE,
         lambda known: _of_claim(known, f"cannot be bound: {known['evidence']}"),
         "Create the StorageClass, or create the PersistentVolumeClaim again with another storageClassName.",
     ),
-    "ClaimOrNodeMissing": Cause(
+    "ClaimOrNodeMissing": _Cause(
         Category.VOLUME_UNAVAILABLE,
         "{evidence}",
         "Check that the PersistentVolumeClaims in volumes exist, and that the cluster has nodes: the scheduler of this "
         "release does not name the cause.",
     ),
-    "VolumeOnOtherNodes": Cause(
+    "VolumeOnOtherNodes": _Cause(
         Category.VOLUME_UNAVAILABLE, "{evidence}", "Use volumes that the nodes with room can mount."
     ),
-    "PodGroupError": Cause(
+    "PodGroupError": _Cause(
         Category.POD_GROUP_ERROR,
         "{said}: {evidence}",
         "Correct what the message names: all pods of a gang need the same scheduler, priority and preemption policy. "
         "Otherwise look at the log of the scheduler.",
     ),
-    "Unschedulable": Cause(Category.UNSCHEDULABLE, "{evidence}", _FEWER),
-    "NoCauseNamed": Cause(
+    "Unschedulable": _Cause(Category.UNSCHEDULABLE, "{evidence}", _FEWER),
+    "NoCauseNamed": _Cause(
         Category.UNSCHEDULABLE, "The scheduler cannot place the gang, and no pod names the cause", _FEWER
     ),
-    "NoCauseYet": Cause(
+    "NoCauseYet": _Cause(
         Category.UNSCHEDULABLE, "The scheduler cannot place the gang, and no pod names the cause", _SCHEDULER
     ),
-    "SchedulingGated": Cause(
+    "SchedulingGated": _Cause(
         Category.SCHEDULING_GATED,
         _gated,
         "Check that the controller that removes these scheduling gates runs. Those of kueue.x-k8s.io are removed by "
         "the manager of Kueue.",
     ),
-    "SchedulerSilent": Cause(Category.SCHEDULER_SILENT, _waits_for_scheduler, _SCHEDULER),
-    "VolcanoSilent": Cause(
+    "SchedulerSilent": _Cause(Category.SCHEDULER_SILENT, _waits_for_scheduler, _SCHEDULER),
+    "VolcanoSilent": _Cause(
         Category.SCHEDULER_SILENT,
         "Volcano has not processed the PodGroup: its queue {queue} may not exist, or Volcano does not run",
         f"Correct the annotation {VOLCANO_QUEUE}, or check that the queue exists and Volcano runs.",
     ),
-    "YuniKornReserves": Cause(
+    "YuniKornReserves": _Cause(
         Category.SCHEDULER_SILENT,
         "Waits until YuniKorn has reserved a place for each pod; YuniKorn's placeholder pods in the namespace show the "
         "cause",
         _SCHEDULER,
     ),
     # The nodes
-    "ImagePullFailed": Cause(
+    "ImagePullFailed": _Cause(
         Category.IMAGE_PULL_FAILED, _container_waits, "Check the name and tag of the image, and image_pull_secrets."
     ),
-    "ConfigInvalid": Cause(
+    "ConfigInvalid": _Cause(
         Category.CONFIG_INVALID,
         _container_waits,
         "Correct what the message names, or create it if it is a ConfigMap or a Secret.",
     ),
-    "VolumeNotAttached": Cause(
+    "VolumeNotAttached": _Cause(
         Category.VOLUME_UNAVAILABLE,
         _container_waits,
         "End the pods that use the volume, or use one with the access mode ReadWriteMany.",
     ),
-    "VolumeNotMounted": Cause(
+    "VolumeNotMounted": _Cause(
         Category.VOLUME_UNAVAILABLE, _container_waits, "Create what the message names, or correct volumes."
     ),
-    "PodSandboxFailed": Cause(
+    "PodSandboxFailed": _Cause(
         Category.POD_SANDBOX_FAILED,
         _container_waits,
         "Ask the administrator of the cluster to repair the network or the container runtime of the node.",
     ),
-    "Starting": Cause(
+    "Starting": _Cause(
         Category.STARTING,
         "{ranks} starting: nodes pull images and create containers",
         "Look at the pods for a volume that cannot be mounted, or raise assemble_timeout.",
     ),
-    "Running": Cause(Category.RUNNING, "", "Raise run_timeout."),
-    "SidecarRunning": Cause(
+    "Running": _Cause(Category.RUNNING, "", "Raise run_timeout."),
+    "SidecarRunning": _Cause(
         Category.SIDECAR_RUNNING,
         _sidecar_runs,
         "Let the container end with the main container, or make it an init container with restartPolicy: Always.",
     ),
-    "Finishing": Cause(Category.FINISHING, _of_job),
+    "Finishing": _Cause(Category.FINISHING, _of_job),
     # The ends of ranks
-    "AppFailed": Cause(Category.APPLICATION_FAILED, _of_rank("exited with code {exit_code}{said}"), _LOOK_AT_LOG),
-    "Crashed": Cause(
+    "AppFailed": _Cause(Category.APPLICATION_FAILED, _of_rank("exited with code {exit_code}{said}"), _LOOK_AT_LOG),
+    "Crashed": _Cause(
         Category.APPLICATION_FAILED,
         _of_rank("was ended by signal {signal} ({signal_name})"),
         "Look at the log of this rank: its program crashed.",
     ),
-    "Killed": Cause(
+    "Killed": _Cause(
         Category.APPLICATION_FAILED,
         _of_rank("was ended by signal {signal} ({signal_name})"),
         "Find out what sent the signal: memory pressure on the node, a probe, or the rank's own supervisor.",
     ),
-    "OOMKilled": Cause(Category.OUT_OF_MEMORY, _of_rank("ran out of memory (exit code {exit_code})"), _memory_remedy),
-    "OverLimit": Cause(
+    "OOMKilled": _Cause(Category.OUT_OF_MEMORY, _of_rank("ran out of memory (exit code {exit_code})"), _memory_remedy),
+    "OverLimit": _Cause(
         Category.STORAGE_EXCEEDED,
         _of_rank("was evicted: it used more storage than its own limit{said}"),
         "Raise the limit of ephemeral-storage or the sizeLimit of the emptyDir volume, or write less data.",
     ),
-    "StartError": Cause(
+    "StartError": _Cause(
         Category.START_FAILED,
         _of_rank("could not start its command"),
         "Check command, args and working directory against the image.",
     ),
-    "CommandNotFound": Cause(
+    "CommandNotFound": _Cause(
         Category.START_FAILED,
         _of_rank("exited with code 127: its command was not found"),
         "Check command and args against the image.",
     ),
-    "CommandNotExecutable": Cause(
+    "CommandNotExecutable": _Cause(
         Category.START_FAILED,
         _of_rank("exited with code 126: its command could not be executed"),
         "Check the permissions of the command in the image.",
     ),
-    "PodFailed": Cause(
+    "PodFailed": _Cause(
         Category.POD_FAILED,
         _of_rank("failed ({said})"),
         "Look at the pod's message and the events of its node.",
     ),
-    "PodDeadline": Cause(
+    "PodDeadline": _Cause(
         Category.DEADLINE_EXCEEDED,
         _of_rank("ran past its pod's activeDeadlineSeconds"),
         "Raise activeDeadlineSeconds of the pod template.",
     ),
-    "Preempted": Cause(
+    "Preempted": _Cause(
         Category.PREEMPTED,
         _of_rank("was preempted by a pod of higher priority"),
         "Set a higher priority_class to prevent preemption.",
     ),
-    "NodeShutDown": Cause(
+    "NodeShutDown": _Cause(
         Category.EVICTED,
         _of_rank("was ended because its node shut down"),
         "Find out why the node was shut down.",
     ),
-    "NodeLacksResources": Cause(
+    "NodeLacksResources": _Cause(
         Category.EVICTED,
         _of_rank("was refused by its node, which lacked resources ({condition})"),
         "Request the amount of memory and disk that the rank really uses.",
     ),
-    "NodePressure": Cause(
+    "NodePressure": _Cause(
         Category.EVICTED,
         _of_rank("was evicted because its node was low on {resource}"),
         "Request the amount of memory and disk that the rank really uses.",
     ),
-    "Evicted": Cause(
+    "Evicted": _Cause(
         Category.EVICTED,
         _of_rank("was evicted ({said})"),
         "Find out who or what evicted the pod, for example a drain of its node.",
     ),
-    "NodeLost": Cause(
+    "NodeLost": _Cause(
         Category.NODE_LOST,
         _of_rank("was lost: its end was not observed"),
         "Find out why the node went away.",
     ),
-    "PodDeleted": Cause(
+    "PodDeleted": _Cause(
         Category.POD_DELETED,
         _of_rank("had its pod deleted"),
         "Find out who deleted the pod: a person, a drain or a clean-up.",
     ),
-    "PodDeletedAfterSuccess": Cause(
+    "PodDeletedAfterSuccess": _Cause(
         Category.POD_DELETED,
         _of_rank("had its pod deleted after its main container had succeeded, before its other containers had ended"),
         "Find out who deleted the pod, and let its other containers end with the main container.",
     ),
     # The ends of Jobs
-    "Succeeded": Cause(Category.SUCCEEDED, ""),
-    "JobDeleted": Cause(Category.JOB_DELETED, _of_job, _FIND_DELETION),
-    "JobOfRoleDeleted": Cause(
+    "Succeeded": _Cause(Category.SUCCEEDED, ""),
+    "JobDeleted": _Cause(Category.JOB_DELETED, _of_job, _FIND_DELETION),
+    "JobOfRoleDeleted": _Cause(
         Category.JOB_DELETED, _of_job, _FIND_DELETION.replace("deleted the Job", "deleted the Job of the role")
     ),
-    "GangDeleted": Cause(Category.JOB_DELETED, _of_job, "Clear the task to run the gang again."),
-    "JobReplaced": Cause(Category.JOB_DELETED, _of_job, "Find out who creates Jobs of this name."),
-    "JobDeadline": Cause(
+    "GangDeleted": _Cause(Category.JOB_DELETED, _of_job, "Clear the task to run the gang again."),
+    "JobReplaced": _Cause(Category.JOB_DELETED, _of_job, "Find out who creates Jobs of this name."),
+    "JobDeadline": _Cause(
         Category.DEADLINE_EXCEEDED,
         _of_job,
         "Raise activeDeadlineSeconds, which also counts the time until all ranks run.",
     ),
-    "TaskDeadline": Cause(
+    "TaskDeadline": _Cause(
         Category.DEADLINE_EXCEEDED,
         "The Job controller ended the gang, because the time limit of the task, {limited_by}, had passed and no "
         "triggerer had ended the gang",
         "Find out why no triggerer followed the gang, or raise the time limit of the task.",
     ),
-    "NoOutcome": Cause(Category.UNKNOWN, _of_job, "Look at the events of the Job: its pods left no outcome."),
-    "JobFailed": Cause(Category.UNKNOWN, _of_job),
+    "NoOutcome": _Cause(Category.UNKNOWN, _of_job, "Look at the events of the Job: its pods left no outcome."),
+    "JobFailed": _Cause(Category.UNKNOWN, _of_job),
     # The stops
-    "PassedDeadline": Cause(Category.DEADLINE_EXCEEDED, "{evidence}", _passed_deadline),
-    "AssemblyTookTooLong": Cause(
+    "PassedDeadline": _Cause(Category.DEADLINE_EXCEEDED, "{evidence}", _passed_deadline),
+    "AssemblyTookTooLong": _Cause(
         Category.PODS_READY_TIMEOUT,
         "{evidence}",
         "Find out why not all pods become ready in the time that Kueue allows: their nodes, images, and readiness "
         "probes. Or raise assemble_timeout.",
     ),
-    "RequeuingLimit": Cause(
+    "RequeuingLimit": _Cause(
         Category.QUEUE_DEACTIVATED,
         "The gang was stopped: {evidence}",
         "Ask for fewer workers or less of each resource, or ask the administrator of Kueue to raise timeout or "
         "requeuingStrategy.backoffLimitCount of waitForPodsReady.",
     ),
-    "QueueTimeLimit": Cause(
+    "QueueTimeLimit": _Cause(
         Category.DEADLINE_EXCEEDED,
         "The gang was stopped: {evidence}",
         "Raise the label kueue.x-k8s.io/max-exec-time-seconds of the gang, or let its ranks do less work.",
     ),
-    "CheckRejected": Cause(
+    "CheckRejected": _Cause(
         Category.ADMISSION_CHECK,
         "The gang was stopped: {evidence}",
         "Ask the administrator of the queue why an AdmissionCheck has rejected the gang.",
     ),
-    "GivenUpByQueue": Cause(
+    "GivenUpByQueue": _Cause(
         Category.QUEUE_DEACTIVATED,
         "The gang was stopped: {evidence}",
         "Ask the administrator of the queue why Kueue does not let the gang run any more.",
     ),
-    "Stopped": Cause(Category.HALTED, "The gang was stopped: {evidence}"),
+    "Stopped": _Cause(Category.HALTED, "The gang was stopped: {evidence}"),
     # Of other processes
-    "Told": Cause(Category.UNKNOWN, "{text}", "{remedy}"),
+    "Told": _Cause(Category.UNKNOWN, "{text}", "{remedy}"),
 }
 """Every cause, in the order of the categories."""
 

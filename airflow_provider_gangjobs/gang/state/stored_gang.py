@@ -60,7 +60,7 @@ from airflow_provider_gangjobs.kube.views import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.roles import RoleRanks
+    from airflow_provider_gangjobs.gang.spec import RoleRanks
 
 _RUNNING: Final = "running"
 """`Phase.RUNNING`, which the rules of the phase derive from a gang."""

@@ -332,7 +332,7 @@ _RULES: Final[tuple[Callable[[WaitInputs], Reason | None], ...]] = (
 )
 
 
-class Stops(Struct, frozen=True):
+class _Stops(Struct, frozen=True):
     """How often Kueue has stopped a gang since its Workload exists."""
 
     before_ready: int = 0
@@ -427,7 +427,7 @@ def holds_quota(workload: KueueWorkloadView) -> bool:
     return _find(workload, "QuotaReserved", "True") is not None
 
 
-def count_stops(workload: KueueWorkloadView | None) -> Stops:
+def count_stops(workload: KueueWorkloadView | None) -> _Stops:
     """Return how often Kueue has stopped the gang; never, if the Workload is not known."""
     before_ready = after_ready = others = 0
     for stops in workload.status.scheduling_stats.evictions if workload is not None else ():
@@ -437,7 +437,7 @@ def count_stops(workload: KueueWorkloadView | None) -> Stops:
             after_ready += stops.count
         else:
             before_ready += stops.count
-    return Stops(before_ready, after_ready, others)
+    return _Stops(before_ready, after_ready, others)
 
 
 def describe_stops(workload: KueueWorkloadView | None) -> str:
@@ -495,7 +495,7 @@ def _message(condition: Condition | None) -> str:
     return to_clause(condition.message) if condition else ""
 
 
-def _explain_eviction(reason: str, message: str, stops: Stops = Stops()) -> Reason:  # noqa: B008
+def _explain_eviction(reason: str, message: str, stops: _Stops = _Stops()) -> Reason:  # noqa: B008
     if reason == PODS_READY_TIMEOUT:
         before, after = stops.before_ready or None, stops.after_ready or None
         return because("NotReadyInTime", before_ready=before, after_ready=after)

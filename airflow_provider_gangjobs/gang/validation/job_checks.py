@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.identity import SLUG_MAX
+from airflow_provider_gangjobs.gang.identity import ROLE_NAME_MAX, SLUG_MAX
 from airflow_provider_gangjobs.gang.queues import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.render.placement import (
     INDEXED,
@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.gang.render.placement import (
     shape_of,
 )
 from airflow_provider_gangjobs.gang.render.user_manifest import kind_of, manifest_of, remedy_of_kind
-from airflow_provider_gangjobs.gang.roles import ROLE_NAME_MAX, roles_of, spec_of_role
 from airflow_provider_gangjobs.gang.schedulers import (
     AUTO,
     DEFAULT_SCHEDULER,
@@ -43,6 +42,8 @@ from airflow_provider_gangjobs.gang.spec import (
     Rendezvous,
     RoleSpec,
     names_of_type,
+    roles_of,
+    spec_of_role,
 )
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec, parameter_in
 from airflow_provider_gangjobs.kube import names

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, is_model, misplaced_models
+from airflow_provider_gangjobs.gang.client_models import LISTS, MODELS, is_model
 from airflow_provider_gangjobs.gang.render.placement import Shape, shape_of
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
 from airflow_provider_gangjobs.gang.render.user_manifest import (
@@ -125,14 +125,10 @@ _JOB: Final = {
 
 def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
     """Check that the manifest can be parsed, and that manifest, overrides and parameters have the expected types."""
-    misplaced = {name: [*_misplaced(name, getattr(parsed.spec, name))] for name in MODELS}
-    for problems in misplaced.values():
-        yield from problems
-    if not misplaced["manifest"]:
-        yield from _manifest(parsed)
+    yield from _manifest(parsed)
     for parameter, expected in _PARAMETERS.items():
         value = getattr(parsed.spec, parameter)
-        if (value is not None or parameter not in _OPTIONAL) and not misplaced.get(parameter):
+        if value is not None or parameter not in _OPTIONAL:
             found = list(_unexpected(parameter, value, expected))
             yield from found
             # The names of a mapping `env` are checked with its values, so that all their problems are reported.
@@ -140,14 +136,6 @@ def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
             yield from _not_sendable(parameter, value)
             if not has_checked_keys and all(problem.path != parameter for problem in found):
                 yield from _keys_that_are_not_text(parameter, value)
-
-
-def _misplaced(parameter: str, value: Any) -> Iterator[Problem]:
-    for path, model, kind in misplaced_models(parameter, value):
-        yield Problem(path, f"is a {type(model).__name__}", f"Give {_ITEM_OF.get(kind, f'a {kind} or dict')}")
-
-
-_ITEM_OF: Final = {"str": "text", "int": "a number", "bool": "True or False"}
 
 
 def _manifest(parsed: ParsedSpec) -> Iterator[Problem]:
