@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.kube import well_known as keys
-from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, parse, requests_of
+from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, is_of_bytes, parse, requests_of
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import PHASES_TERMINAL
 
@@ -592,9 +592,6 @@ def _describe_holders(shown: Sequence[ResourceUse]) -> str:
     return ", ".join(texts)
 
 
-_IN_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
-
-
 def _unit(name: str) -> str:
     return " CPU" if name == CPU else f" {name}"
 
@@ -603,14 +600,14 @@ def _format_request(name: str, amount: int) -> str:
     """Return a request as a manifest has it, with the name of its resource: `1500m CPU`, `2Gi memory`."""
     if name == CPU:
         return f"{format_cpu(parse(amount) / THOUSANDTHS)}{_unit(name)}"
-    return f"{format_bytes(parse(amount)) if name.startswith(_IN_BYTES) else amount}{_unit(name)}"
+    return f"{format_bytes(parse(amount)) if is_of_bytes(name) else amount}{_unit(name)}"
 
 
 def format_sum(name: str, amount: int) -> str:
     """Return a sum: CPU, which is given in thousandths, and GiB with at most two decimal places, rounded down."""
     if name == CPU:
         return _decimal(amount / THOUSANDTHS)
-    return f"{_decimal(amount / 2**30)}Gi" if name.startswith(_IN_BYTES) else str(amount)
+    return f"{_decimal(amount / 2**30)}Gi" if is_of_bytes(name) else str(amount)
 
 
 def _decimal(number: float) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.queues import QueueFacts, held_reason
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
@@ -289,17 +290,10 @@ def judge_queues(queues: Sequence[Mapping[str, Any]], named: str | None, namespa
         known = f"the namespace has {', '.join(names)}" if names else "the namespace has none"
         remedy = "Create the LocalQueue, or correct queue_name"
         return problem(check, f"{named} is no LocalQueue of namespace {namespace}: {known}", remedy)
-    looked_at = [queue for queue in queues if named in (None, queue["metadata"]["name"])]
-    for queue in looked_at:
-        name, stopped = queue["metadata"]["name"], queue.get("spec", {}).get("stopPolicy", "None")
-        if stopped != "None":
-            return problem(
-                check, f"queue {name} is held (stopPolicy: {stopped})", "Ask its administrator to release it"
-            )
-        for condition in queue.get("status", {}).get("conditions") or ():
-            if condition.get("type") == "Active" and condition.get("status") == "False":
-                what = f"queue {name} is not active: {condition.get('message') or condition.get('reason')}"
-                return problem(check, what, "Ask the administrator of the queue")
+    facts = QueueFacts({name: queue for name, queue in zip(names, queues, strict=True) if named in (None, name)})
+    held = next(filter(None, (held_reason(name, facts) for name in facts.local_queues or ())), None)
+    if held is not None:
+        return problem(check, held, "Ask the administrator of the queue to release it")
     return ok(check, f"{', '.join(names)} can take gangs" if names else "Kueue has no queue in this namespace")
 
 

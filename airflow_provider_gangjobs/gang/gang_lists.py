@@ -39,15 +39,12 @@ from airflow_provider_gangjobs.gang.identity import GangRef  # noqa: TC001
 from airflow_provider_gangjobs.gang.state.phase import phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang  # noqa: TC001
 from airflow_provider_gangjobs.gang.view import RUNNING, WAITING, kept_until
-from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, parse, total_of
+from airflow_provider_gangjobs.kube.quantity import ResourceList, format_amounts, is_of_bytes, parse, total_of
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.kube.views import JobSpec, JobView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
 
 class ListedJobSpec(JobSpec, frozen=True):
@@ -123,24 +120,19 @@ def _requests_of(gang: StoredGang) -> ResourceList:
 
 
 def _quantities(amounts: ResourceList) -> dict[str, str]:
-    return {name: format_amount(name, amount) for name, amount in sorted(amounts.items()) if amount}
-
-
-def format_amount(resource: str, amount: Decimal) -> str:
-    """Return an amount of a resource as a Kubernetes quantity."""
-    return format_bytes(amount) if resource.startswith(_BYTES) else format_cpu(amount)
+    return format_amounts({name: amount for name, amount in sorted(amounts.items()) if amount})
 
 
 def unit_of(resource: str) -> str:
     """Return the unit of `number_of`, for the title of a column."""
-    return " (GiB)" if resource.startswith(_BYTES) else ""
+    return " (GiB)" if is_of_bytes(resource) else ""
 
 
 def number_of(resource: str, quantity: str | None) -> str:
     """Return a Kubernetes quantity as a number, in GiB if it is one of bytes; empty for none."""
     if not quantity:
         return ""
-    return f"{parse(quantity) / 2**30 if resource.startswith(_BYTES) else parse(quantity):,.3f}".rstrip("0").rstrip(".")
+    return f"{parse(quantity) / 2**30 if is_of_bytes(resource) else parse(quantity):,.3f}".rstrip("0").rstrip(".")
 
 
 WORDS_MAX: Final = 4

@@ -20,6 +20,7 @@ from msgspec.structs import replace as with_fields
 
 from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of
+from airflow_provider_gangjobs.gang.outcome.event import PHASES_OF_TIMES
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.outcome.rank_rows import (
     WITHOUT_POD,
@@ -553,9 +554,6 @@ def _raise(parameter: str) -> str:
 
 # -- when ------------------------------------------------------------------------------------------------------------
 
-_PHASES_OF_TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEMBLING, "running": Phase.RUNNING}
-"""The phase that began at a time in the event."""
-
 
 def _times(snapshot: GangSnapshot, event: GangEvent | None) -> dict[Phase, datetime]:
     """Return when each phase began. Pods that are gone have left it in their outcomes, or in the event."""
@@ -571,7 +569,7 @@ def _times(snapshot: GangSnapshot, event: GangEvent | None) -> dict[Phase, datet
 
 
 def _times_of_event(event: GangEvent) -> dict[Phase, datetime]:
-    return {phase: event.times[name] for name, phase in _PHASES_OF_TIMES.items() if name in event.times}
+    return {phase: event.times[name] for name, phase in PHASES_OF_TIMES.items() if name in event.times}
 
 
 def _all_started(snapshot: GangSnapshot) -> datetime | None:

@@ -65,8 +65,18 @@ def format_bytes(amount: Decimal) -> str:
     return str(count)
 
 
+def is_of_bytes(resource: str) -> bool:
+    """Return whether amounts of a resource are bytes."""
+    return resource.startswith(("memory", "ephemeral-storage", "hugepages-"))
+
+
+def format_amount(resource: str, amount: Decimal) -> str:
+    """Return an amount of a resource as a Kubernetes quantity."""
+    return format_bytes(amount) if is_of_bytes(resource) else format_cpu(amount)
+
+
 def format_amounts(resources: ResourceList) -> dict[str, str]:
-    return {name: format_cpu(amount) if name == "cpu" else format_bytes(amount) for name, amount in resources.items()}
+    return {name: format_amount(name, amount) for name, amount in resources.items()}
 
 
 def total_of(parts: Iterable[tuple[ResourceList, int]]) -> ResourceList:

@@ -17,11 +17,10 @@ from urllib.parse import quote, urlencode
 
 from airflow_provider_gangjobs.attempt.messages import format_requests
 from airflow_provider_gangjobs.gang.capacity import CPU, THOUSANDTHS, format_sum
-from airflow_provider_gangjobs.gang.gang_lists import format_amount
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.view import WAITING, GangView, with_end
-from airflow_provider_gangjobs.kube.quantity import parse
+from airflow_provider_gangjobs.kube.quantity import format_amount, parse
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable, to_printable_line
 
 if TYPE_CHECKING:

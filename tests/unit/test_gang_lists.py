@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.exceptions import JobDeleted
-from airflow_provider_gangjobs.gang.gang_lists import DagUse, LeakKind, ListedJob, find_leak, format_amount, use_by_dag
+from airflow_provider_gangjobs.gang.gang_lists import DagUse, LeakKind, ListedJob, find_leak, use_by_dag
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import RoleRanks
 from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error, stopp
 from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_job
 from airflow_provider_gangjobs.gang.view import GangView, kept_until, view_job
 from airflow_provider_gangjobs.kube import well_known
-from airflow_provider_gangjobs.kube.quantity import parse
+from airflow_provider_gangjobs.kube.quantity import format_amount, parse
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_RECORD,
     LABEL_KUEUE_QUEUE,

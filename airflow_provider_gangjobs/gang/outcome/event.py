@@ -214,7 +214,7 @@ def with_history(
     )
 
 
-_TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEMBLING, "running": Phase.RUNNING}
+PHASES_OF_TIMES: Final = {"submitted": Phase.SUBMITTED, "admitted": Phase.ASSEMBLING, "running": Phase.RUNNING}
 """Name of a time in the event -> the phase that began then."""
 
 
@@ -225,7 +225,7 @@ def history_of(job: StoredGang | None, began: Mapping[Phase, datetime], *, ended
     :param began: When each phase began that the gang has reached.
     :param ended: When the gang ended; `None` if it runs on.
     """
-    times = {name: began[phase] for name, phase in _TIMES.items() if phase in began}
+    times = {name: began[phase] for name, phase in PHASES_OF_TIMES.items() if phase in began}
     times |= {} if ended is None else {"ended": ended}
     if job is None:
         return {"times": times}

@@ -54,7 +54,7 @@ _SCHEDULED: Final = re.compile(r"minCount \((?P<wanted>\d+)\) cannot be satisfie
 _WAITS_FOR_OTHERS: Final = "waiting for minCount pods from a gang to be scheduled"
 
 
-class ScheduledPods(NamedTuple):
+class _ScheduledPods(NamedTuple):
     """How many pods of a gang the scheduler has found nodes for."""
 
     scheduled: int
@@ -81,9 +81,9 @@ def is_about_claim(message: str) -> bool:
     return _ABOUT_CLAIM.search(message) is not None
 
 
-def scheduled_pods(message: str) -> ScheduledPods | None:
+def scheduled_pods(message: str) -> _ScheduledPods | None:
     found = _SCHEDULED.search(message)
-    return ScheduledPods(int(found["scheduled"]), int(found["wanted"])) if found else None
+    return _ScheduledPods(int(found["scheduled"]), int(found["wanted"])) if found else None
 
 
 def waits_for_other_pods(message: str) -> bool:
@@ -168,7 +168,7 @@ _ABOUT_TOPOLOGY: Final = re.compile("requested (?:topology )?level|does not supp
 _POD_SET: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
 
 
-class QueueRefusal(NamedTuple):
+class _QueueRefusal(NamedTuple):
     """Why Kueue has not given quota to a workload."""
 
     category: Category
@@ -178,7 +178,7 @@ class QueueRefusal(NamedTuple):
     message: str
 
 
-def read_queue_refusal(reason: str, message: str) -> QueueRefusal:
+def read_queue_refusal(reason: str, message: str) -> _QueueRefusal:
     """Read the condition QuotaReserved of a Workload, or the Event that repeats it.
 
     Of several flavors, the one for which the gang may still wait decides, as in Kueue (`resolveNoFitReason`).
@@ -188,7 +188,7 @@ def read_queue_refusal(reason: str, message: str) -> QueueRefusal:
     category = _BY_REASON.get(reason) or by_message
     told = reason if category is not by_message else ""
     line = to_clause(_POD_SET.sub("", message))
-    return QueueRefusal(category, _ABOUT_TOPOLOGY.search(message) is not None, told, line)
+    return _QueueRefusal(category, _ABOUT_TOPOLOGY.search(message) is not None, told, line)
 
 
 def _category_of(message: str) -> Category | None:
