@@ -140,6 +140,50 @@ def test_other_ranks_are_counted_once_and_only_if_they_failed():
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 
 
+SIDECAR = {"where": "rank 3", "exit_code": 3, "others": "istio-proxy", "more": 1}
+WAITS = {
+    "Waits for admission by Kueue queue team. Position 3 in the ClusterQueue": ("QueueWaits", {"position": 3}),
+    "Kueue queue team does not admit the gang yet: no CPU": ("QueuePending", {"evidence": "no CPU"}),
+    "Kueue queue team cannot admit the gang (Held): no": ("QueueRefuses", {"reason": "Held", "evidence": "no"}),
+    "Kueue queue team has stopped the gang and lets it run again later (Preempted: by u)": (
+        "QueueStops",
+        {"reason": "Preempted", "evidence": "by u"},
+    ),
+    "Kueue queue team has stopped the gang, because not all pods were ready in time (waitForPodsReady), and lets all "
+    "ranks run again later: 2 times before all pods were ready and 1 time after all pods had been ready": (
+        "NotReadyInTime",
+        {"before_ready": 2, "after_ready": 1},
+    ),
+    "Kueue queue team does not let the gang run, because its Workload w is inactive: by hand": (
+        "WorkloadInactive",
+        {"workload": "w", "evidence": "by hand"},
+    ),
+    "Kueue queue team has reserved quota, and waits for its checks": ("QueueChecks", {}),
+    "1 pod has scheduling gates: a": ("SchedulingGated", {"pods": 1, "gates": "a"}),
+    "4 pods have scheduling gates: a": ("SchedulingGated", {"pods": 4, "gates": "a"}),
+    "The scheduler waits until 4 pods can be placed at once": ("SchedulerSilent", {"at_once": 4}),
+    "Waits for the scheduler": ("SchedulerSilent", {}),
+    'ErrImagePull of image "x:1" at rank 3': (
+        "ImagePullFailed",
+        {"said": "ErrImagePull", "image": "x:1", "where": "rank 3"},
+    ),
+    "BadConfig at rank 0 and 3 more: no": (
+        "ConfigInvalid",
+        {"said": "BadConfig", "where": "rank 0", "more": 3, "evidence": "no"},
+    ),
+    "PersistentVolumeClaim data does not exist in namespace ml": ("ClaimMissing", {"claim": "data", "namespace": "ml"}),
+    "The main container of rank 3 has ended with exit code 3, and container istio-proxy keeps its pod running. The "
+    "same holds for 1 other rank. If istio-proxy is a sidecar, let it end with the main container, or make it an init "
+    "container with restartPolicy: Always": ("SidecarRunning", SIDECAR),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), WAITS.items(), ids=[cause for cause, _ in WAITS.values()])
+def test_wait_is_one_plain_sentence(text, found):
+    cause, data = found
+    assert because(cause, **{"queue": "team", **data}).text == text
+
+
 VERDICTS = {
     "success needs no words": (Verdict(Status.SUCCEEDED, "CompletionsReached"), "Succeeded", ""),
     "a deadline is the Job's own": (
