@@ -163,11 +163,11 @@ def queue(name: str, *, stopped: str = "None", active: str = "True") -> dict[str
     [
         pytest.param([queue("a")], "b", "b is no LocalQueue of namespace ml: the namespace has a", id="misspelt"),
         pytest.param([], "b", "b is no LocalQueue of namespace ml: the namespace has none", id="no queue"),
-        pytest.param([queue("a", stopped="Hold")], "a", "queue a is held (stopPolicy: Hold)", id="held"),
+        pytest.param([queue("a", stopped="Hold")], "a", "LocalQueue a is held: its stopPolicy is Hold", id="held"),
         pytest.param(
             [queue("a", active="False")],
             "a",
-            "queue a is not active: ClusterQueue missing does not exist",
+            "LocalQueue a is not active: ClusterQueue missing does not exist",
             id="no ClusterQueue",
         ),
     ],
