@@ -151,7 +151,7 @@ class DeadlineExceeded(GangEndError):
     """How long the phase was allowed to take; `None` if the limit is no longer known."""
     waiting_for: str = ""
     advice: str = ""
-    """What to do; if empty, the message has the usual advice for the phase."""
+    """What to do."""
     limited_by: str = ""
     """The parameter of the task that set the limit: `execution_timeout`, or `assemble_timeout` if the task waited for
     the pods of the previous attempt. Empty for a deadline of the phase."""
@@ -165,17 +165,6 @@ class DeadlineExceeded(GangEndError):
             took = f" of {limit}" if self.seconds is not None else ""
             return f"Gang {self.ref} was {self.phase} when the {self.limited_by}{took} of its task passed"
         return f"Gang {self.ref} was {self.phase} for longer than {limit}"
-
-    @property
-    def remedy(self) -> str:
-        return self.advice or _DEADLINE_REMEDY.get(self.phase, "")
-
-
-_DEADLINE_REMEDY = {
-    "queued": "Raise queue_timeout, or find out what blocks the queue",
-    "assembling": "Ask for fewer workers or less of each resource, or raise assemble_timeout",
-    "running": "Raise run_timeout",
-}
 
 
 class Unschedulable(DeadlineExceeded):

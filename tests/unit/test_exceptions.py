@@ -95,15 +95,12 @@ EXAMPLES = [
         ),
     ),
     (
-        DeadlineExceeded("ml/a", "queued", 60),
-        "Gang ml/a was queued for longer than 60 s. Raise queue_timeout, or find out what blocks the queue.",
+        DeadlineExceeded("ml/a", "queued", 60, advice="Raise queue_timeout"),
+        "Gang ml/a was queued for longer than 60 s. Raise queue_timeout.",
     ),
     (
         Unschedulable("ml/a", "assembling", 0.5, "4 of 8 pods fit"),
-        (
-            "Gang ml/a was assembling for longer than 0.5 s. 4 of 8 pods fit. "
-            "Ask for fewer workers or less of each resource, or raise assemble_timeout."
-        ),
+        "Gang ml/a was assembling for longer than 0.5 s. 4 of 8 pods fit.",
     ),
     (
         PreviousAttemptRunning("ml/a-0", "u1", 0, 2, ("n1",)),
