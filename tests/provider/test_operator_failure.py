@@ -146,19 +146,6 @@ def test_message_has_evidence_remedy_and_last_lines_once() -> None:
     )
 
 
-def test_deadline_has_what_the_gang_waited_for() -> None:
-    failed = event(
-        Status.TIMEOUT,
-        phase=Phase.ASSEMBLING,
-        reason="Deadline.assembling",
-        message="assembling: 8 pods, none placed. Insufficient nvidia.com/gpu",
-        seconds=600.0,
-    )
-
-    assert "was assembling for longer than 600 s" in str(error_from_event(failed))
-    assert "Insufficient nvidia.com/gpu" in str(error_from_event(failed))
-
-
 def test_execution_timeout_is_not_taken_for_a_limit_of_the_phase() -> None:
     failed = event(
         Status.TIMEOUT,
@@ -168,6 +155,6 @@ def test_execution_timeout_is_not_taken_for_a_limit_of_the_phase() -> None:
         seconds=60.0,
     )
 
-    assert str(error_from_event(failed)) == (
-        "Gang team/train-0 was running when the execution_timeout of 60 s of its task passed. Raise execution_timeout."
-    )
+    error = error_from_event(failed)
+    assert isinstance(error, exceptions.DeadlineExceeded)
+    assert (error.limited_by, error.seconds, error.advice) == ("execution_timeout", 60.0, "Raise execution_timeout.")
