@@ -214,16 +214,17 @@ def pod_metadata(job: Mapping[str, Any], field: str, key: str) -> str | None:
     return value
 
 
-def pod_group_object(kind: ApiKind, group: SchedulingGroup, job_uid: str, spec: Mapping[str, Any]) -> Object:
-    """Render a PodGroup with this spec, which the Job owns."""
+def object_of_group(kind: ApiKind, group: SchedulingGroup, spec: Mapping[str, Any], *owners: Object) -> Object:
+    """Render a Workload or a PodGroup with this spec, with the name of the group."""
+    purpose = ObjectPurpose.WORKLOAD if kind.kind == "Workload" else ObjectPurpose.PODGROUP
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "metadata": {
             "name": group.name,
             "namespace": group.namespace,
-            "labels": {**group.labels, LABEL_PURPOSE: ObjectPurpose.PODGROUP.value},
-            "ownerReferences": [owned_by_job(group.name, job_uid)],
+            "labels": {**group.labels, LABEL_PURPOSE: purpose.value},
+            "ownerReferences": list(owners),
         },
         "spec": dict(spec),
     }
@@ -248,39 +249,8 @@ REQUIRED_RESOURCES: Final = frozenset({"workloads", "podgroups"})
 """Plural names of the resources that a cluster must serve in one version of the Workload API."""
 
 
-def _workloads(version: str) -> ApiKind:
-    return ApiKind(API_GROUP, version, "workloads", "Workload")
-
-
-def _pod_groups(version: str) -> ApiKind:
-    return ApiKind(API_GROUP, version, "podgroups", "PodGroup")
-
-
-def _metadata(group: SchedulingGroup, purpose: ObjectPurpose, *owners: Object) -> Object:
-    return {
-        "name": group.name,
-        "namespace": group.namespace,
-        "labels": {**group.labels, LABEL_PURPOSE: purpose.value},
-        "ownerReferences": list(owners),
-    }
-
-
-def _constraints(group: SchedulingGroup) -> Object:
-    return {"schedulingConstraints": {"topology": [{"key": group.topology}]}} if group.topology else {}
-
-
 def _priority(group: SchedulingGroup) -> Object:
     return {"priorityClassName": group.priority_class} if group.priority_class else {}
-
-
-def _with_pod_field(job: Mapping[str, Any], name: str, value: Any) -> Object:
-    template = job["spec"]["template"]
-    pod = {**template["spec"], name: value}
-    return {**job, "spec": {**job["spec"], "template": {**template, "spec": pod}}}
-
-
-def _pod_field(job: Mapping[str, Any], name: str) -> Any:
-    return job.get("spec", {}).get("template", {}).get("spec", {}).get(name)
 
 
 @dataclass(frozen=True)
@@ -298,22 +268,15 @@ class Dialect(GangScheduler):
 
     def scheduling(self, group: SchedulingGroup) -> Object:
         """Render how the pods of a group are placed and preempted."""
-        policy = {"schedulingPolicy": {"gang": {"minCount": group.min_count}}}
-        return {**policy, **_constraints(group), "disruptionMode": self.disruption_mode}
+        policy: Object = {"schedulingPolicy": {"gang": {"minCount": group.min_count}}}
+        if group.topology:
+            policy["schedulingConstraints"] = {"topology": [{"key": group.topology}]}
+        return {**policy, "disruptionMode": self.disruption_mode}
 
     @property
     def disruption_mode(self) -> Any:
         """The value that says that all pods of a group are preempted together."""
         return {"all": {}}
-
-    def workload_with(self, group: SchedulingGroup, job_uid: str, groups: Object) -> Object:
-        """Render the Workload with these groups."""
-        return {
-            "apiVersion": f"{API_GROUP}/{self.version}",
-            "kind": "Workload",
-            "metadata": _metadata(group, ObjectPurpose.WORKLOAD, owned_by_job(group.name, job_uid)),
-            "spec": {"controllerRef": {"apiGroup": "batch", "kind": "Job", "name": group.name}, **groups},
-        }
 
 
 @dataclass(frozen=True)
@@ -324,32 +287,33 @@ class PodGroupDialect(Dialect):
 
     @property
     def objects(self) -> tuple[ApiKind, ...]:
-        return _workloads(self.version), _pod_groups(self.version)
+        return (
+            ApiKind(API_GROUP, self.version, "workloads", "Workload"),
+            ApiKind(API_GROUP, self.version, "podgroups", "PodGroup"),
+        )
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Link the pods to the PodGroup. The link also keeps the Job controller from creating a PodGroup of its own."""
-        return _with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
+        template = job["spec"]["template"]
+        pod = {**template["spec"], "schedulingGroup": {"podGroupName": group.name}}
+        return {**job, "spec": {**job["spec"], "template": {**template, "spec": pod}}}
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        stored = _pod_field(job, "schedulingGroup") or {}
+        stored = job.get("spec", {}).get("template", {}).get("spec", {}).get("schedulingGroup") or {}
         return bool(stored.get("podGroupName") == group.name)
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
         template = {"name": TEMPLATE_NAME, **self.scheduling(group), **_priority(group)}
-        return self.workload_with(group, job_uid, {"podGroupTemplates": [template]})
+        controller = {"apiGroup": "batch", "kind": "Job", "name": group.name}
+        spec = {"controllerRef": controller, "podGroupTemplates": [template]}
+        return object_of_group(self.objects[0], group, spec, owned_by_job(group.name, job_uid))
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """Render the PodGroup, which repeats its template."""
-        owners = (
-            owned_by_job(group.name, job_uid),
-            owned_by(f"{API_GROUP}/{self.version}", "Workload", group.name, workload_uid),
-        )
-        return {
-            "apiVersion": f"{API_GROUP}/{self.version}",
-            "kind": "PodGroup",
-            "metadata": _metadata(group, ObjectPurpose.PODGROUP, *owners),
-            "spec": {**self.template_reference(group), **self.scheduling(group), **_priority(group)},
-        }
+        workload, pod_groups = self.objects
+        spec = {**self.template_reference(group), **self.scheduling(group), **_priority(group)}
+        owner = owned_by(workload.api_version, workload.kind, group.name, workload_uid)
+        return object_of_group(pod_groups, group, spec, owned_by_job(group.name, job_uid), owner)
 
     def template_reference(self, group: SchedulingGroup) -> Object:
         """Return the field by which a PodGroup of this version refers to its template."""
@@ -526,13 +490,9 @@ class Volcano(SeparateScheduler):
     """The message of a pod that would fit, and the message of the whole group, which each pod has."""
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        spec: Object = {
-            "minMember": group.min_count,
-            "queue": group.pod_annotations.get(VOLCANO_QUEUE, DEFAULT_QUEUE),
-        }
-        if group.priority_class:
-            spec["priorityClassName"] = group.priority_class
-        return pod_group_object(VOLCANO_POD_GROUPS, group, job_uid, spec)
+        queue = group.pod_annotations.get(VOLCANO_QUEUE, DEFAULT_QUEUE)
+        spec = {"minMember": group.min_count, "queue": queue, **_priority(group)}
+        return object_of_group(VOLCANO_POD_GROUPS, group, spec, owned_by_job(group.name, job_uid))
 
     def explain_silence(self, group: PodGroupView | None) -> tuple[str, str] | None:
         """Return that Volcano has not processed the PodGroup, which has no status then.
@@ -578,7 +538,8 @@ class Coscheduling(SeparateScheduler):
     """Messages of pods whose gang the plugin has not tried to place yet."""
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        return pod_group_object(COSCHEDULING_POD_GROUPS, group, job_uid, {"minMember": group.min_count})
+        spec = {"minMember": group.min_count}
+        return object_of_group(COSCHEDULING_POD_GROUPS, group, spec, owned_by_job(group.name, job_uid))
 
 
 LABEL_APPLICATION: Final = "applicationId"
