@@ -95,7 +95,10 @@ def use_by_dag(
             holds, waits, stuck = gangs.setdefault(key.dag_id if key else "", ([], [], []))
             is_waiting = phase in WAITING and job.ref not in placed
             (holds if not is_waiting else stuck if job.ref in never else waits).append(job)
-    uses = [(dag_id, found, tuple(map(_requests_of_gangs, found))) for dag_id, found in gangs.items()]
+    uses = [
+        (dag_id, found, [total_of((_requests_of(gang), 1) for gang in each) for each in found])
+        for dag_id, found in gangs.items()
+    ]
     uses.sort(key=lambda use: (-sum(amounts.get("cpu", Decimal(0)) for amounts in use[2]), use[0]))
     return [
         DagUse(
@@ -106,10 +109,6 @@ def use_by_dag(
         )
         for dag_id, (holds, waits, stuck), amounts in uses
     ]
-
-
-def _requests_of_gangs(gangs: Iterable[StoredGang]) -> ResourceList:
-    return total_of((_requests_of(gang), 1) for gang in gangs)
 
 
 def _requests_of(gang: StoredGang) -> ResourceList:

@@ -98,10 +98,7 @@ def volume_of(uploads: Sequence[str], *, job: str, has_own: bool) -> dict[str, A
     return {"name": FILES_VOLUME, "projected": {"sources": sources, "defaultMode": FILES_MODE}}
 
 
-def files_mount() -> dict[str, Any]:
-    return {"name": FILES_VOLUME, "mountPath": FILES_PATH, "readOnly": True}
-
-
+FILES_MOUNT: Final = {"name": FILES_VOLUME, "mountPath": FILES_PATH, "readOnly": True}
 KEY_FILE: Final = "gangjobs.key"
 KEY_BYTES: Final = 32
 _PROGRAMS: Final = {

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.checkpoints import folder_of, place_of, with_checkpoints
-from airflow_provider_gangjobs.gang.render.files import FILES_ENV, files_mount, volume_of, with_supervisor
+from airflow_provider_gangjobs.gang.render.files import FILES_ENV, FILES_MOUNT, volume_of, with_supervisor
 from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls, main_container_name
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, spec_of_role
@@ -421,7 +421,7 @@ def _with_env(container: Object, env: list[Object], task_env: Mapping[str, str],
         "env": [*gang_env, *added, *given],
     }
     if with_files:
-        result["volumeMounts"] = [*container.get("volumeMounts", []), files_mount()]
+        result["volumeMounts"] = [*container.get("volumeMounts", []), FILES_MOUNT]
     return result
 
 

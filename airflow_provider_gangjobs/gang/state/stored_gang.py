@@ -376,7 +376,8 @@ def _combine_job_set(main: StoredGang, stored: Sequence[JobView]) -> StoredGang:
     :param stored: The Jobs of the JobSet, also those that replace a Job of the gang.
     """
     main_job, roles, noted = main.view, main.record.roles, main.submitted.role_jobs
-    by_role = {role: job for job in stored if (role := job.metadata.labels.gang_role) and _is_noted(job, role, noted)}
+    of_roles = ((job.metadata.labels.gang_role, job) for job in stored)
+    by_role = {role: job for role, job in of_roles if role and (noted is None or noted.get(role) == job.metadata.uid)}
     found = [(role, by_role[role.name]) for role in roles if role.name in by_role]
     jobs = tuple(job for _, job in found)
     missing = [role.name for role in roles if role.name not in by_role]
@@ -448,10 +449,6 @@ def ttl_patch(gang: StoredGang) -> dict[str, Any] | None:
 
 def _gang_of(job: JobView) -> tuple[str, str | None]:
     return job.metadata.namespace, job.metadata.labels.gang
-
-
-def _is_noted(job: JobView, role: str, noted: Mapping[str, str] | None) -> bool:
-    return noted is None or noted.get(role) == job.metadata.uid
 
 
 def _lacks_roles(gang: StoredGang) -> bool:
