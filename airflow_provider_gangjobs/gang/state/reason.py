@@ -55,11 +55,6 @@ class Reason(Struct, frozen=True):
         is_uneventful = self.category in UNEVENTFUL and cause.category in UNEVENTFUL
         return "" if is_uneventful else cause.remedy_of(_Known(self.data, evidence=self.evidence))
 
-    @property
-    def detail(self) -> str:
-        """What the category means."""
-        return self.category.meaning
-
 
 class _Known(dict[str, str]):
     """Data of a reason. What is not known is empty."""
