@@ -117,11 +117,6 @@ PARAMETERS = {
         "pod_overrides.spec.containers[0].name",
         "a list, not text",
     ),
-    "a host alias whose address is a list": (
-        GangSpec(image="a", pod_overrides={"spec": {"hostAliases": [{"ip": ["a"]}]}}),
-        "pod_overrides",
-        "cannot be merged",
-    ),
     "a mount without path beside checkpoints": (
         GangSpec(image="a", command=["a"], checkpoints="/d", volumes=[{"name": "d"}], volume_mounts=[{"name": "d"}]),
         "spec.template.spec.containers[0].volumeMounts",

@@ -107,7 +107,7 @@ def _check_content(parsed: ParsedSpec, *, report_missing_image: bool) -> list[Pr
     """
     try:
         _ = parsed.template
-    except (TypeError, ValueError) as exc:  # a list as the key of an item cannot be compared
+    except (TypeError, ValueError) as exc:  # a list of finalizers may have a list
         return [Problem("pod_overrides", f"cannot be merged: {exc}", "Give each item of a list its name")]
     found = chain.from_iterable(check(parsed) for check in CHECKS)
     return [problem for problem in found if report_missing_image or not problem.path.endswith(".image")]
