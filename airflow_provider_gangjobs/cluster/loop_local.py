@@ -196,19 +196,11 @@ class Answer(NamedTuple, Generic[T]):
 
 
 class _Entry:
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.monotonic = monotonic
         self.value: Any = None
         self.expires_at = float("-inf")
         self.users = 0
-
-    @property
-    def has_expired(self) -> bool:
-        return self.monotonic() >= self.expires_at
-
-    def keep(self, answer: Answer[Any]) -> None:
-        self.value, self.expires_at = answer.value, self.monotonic() + answer.lasts_s
 
 
 class CachedReads:
@@ -243,30 +235,27 @@ class CachedReads:
         :param unanswered: The answer if the read takes longer, if it raises `ClusterError` or `ValueError`, or if it is
             cancelled. Without it, these errors are raised, and nothing is kept.
         """
-        self._entries = {k: entry for k, entry in self._entries.items() if entry.users or not entry.has_expired}
-        entry = self._entries.setdefault(key, _Entry(monotonic))
+        now = monotonic()
+        self._entries = {k: entry for k, entry in self._entries.items() if entry.users or now < entry.expires_at}
+        entry = self._entries.setdefault(key, _Entry())
         entry.users += 1
+        answer = unanswered
         try:
             async with entry.lock:
-                if entry.has_expired or not accepts(entry.value):
-                    await _read(entry, read, within_s, unanswered)
-                value: T = entry.value
-                return value
+                if monotonic() < entry.expires_at and accepts(entry.value):
+                    value: T = entry.value
+                    return value
+                try:
+                    with suppress(*(() if unanswered is None else (TimeoutError, ClusterError, ValueError))):
+                        async with asyncio.timeout(within_s):
+                            answer = await read()
+                finally:
+                    if answer is not None:
+                        entry.value, entry.expires_at = answer.value, monotonic() + answer.lasts_s
+                assert answer is not None, "without an answer, the error was raised"
+                return answer.value
         finally:
             entry.users -= 1
-
-
-async def _read(
-    entry: _Entry, read: Callable[[], Awaitable[Answer[T]]], within_s: float | None, unanswered: Answer[T] | None
-) -> None:
-    answer = unanswered
-    try:
-        with suppress(*(() if unanswered is None else (TimeoutError, ClusterError, ValueError))):
-            async with asyncio.timeout(within_s):
-                answer = await read()
-    finally:
-        if answer is not None:
-            entry.keep(answer)
 
 
 async def cached_read(

@@ -257,7 +257,10 @@ def authenticate(access: Access, cluster: Section, user: Section, *, timeout_s: 
     if user.is_set("exec"):
         return _with_plugin(access, cluster, user, timeout_s=timeout_s)
     if (static_token := user.text("token")) is not None:
-        return replace(access, authorization=_bearer(static_token, user.error("token", _UNFIT)))
+        try:
+            return replace(access, authorization=_bearer(static_token))
+        except TokenUnavailableError:
+            raise user.error("token", _UNFIT) from None
     if user.is_set("tokenFile"):
         return replace(access, authorization=_bearer(_file_token(user)), renew_in_s=TOKEN_FILE_PERIOD_S)
     name, password = user.text("username"), user.text("password")
@@ -269,17 +272,16 @@ def impersonation_headers(user: Section) -> tuple[tuple[str, str], ...]:
 
     See https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation.
     """
-    name, uid, groups = user.text("as"), user.text("as-uid"), user.texts("as-groups")
-    extra = user.section("as-user-extra")
+    name = user.text("as")
     if name is None:
-        if uid or groups or extra.value:
+        if any(map(user.value.get, ("as-uid", "as-groups", "as-user-extra"))):
             problem = "is not set, but as-uid, as-groups, or as-user-extra is set"
             raise user.error("as", problem, "Set the name of the user to impersonate.")
         return ()
-    headers = [("Impersonate-User", name)]
-    if uid:
+    headers, extra = [("Impersonate-User", name)], user.section("as-user-extra")
+    if uid := user.text("as-uid"):
         headers.append(("Impersonate-Uid", uid))
-    headers += [("Impersonate-Group", group) for group in groups]
+    headers += [("Impersonate-Group", group) for group in user.texts("as-groups")]
     for key in extra.value:
         if not isinstance(key, str):
             raise user.error("as-user-extra", "has a key that is not a string", "Write each key in quotes.")
@@ -328,15 +330,15 @@ def _file_token(user: Section) -> str:
     return token
 
 
-def _bearer(token: str, error: Exception | None = None) -> str:
+def _bearer(token: str) -> str:
     """Return the header of a token.
 
     Raises:
-        TokenUnavailableError: the token contains a character that a header cannot contain. With `error`, that error.
+        TokenUnavailableError: the token contains a character that a header cannot contain.
     """
     token = token.strip()
     if not token.isascii() or not token.isprintable():
-        raise error or TokenUnavailableError(f"the token {_UNFIT}")
+        raise TokenUnavailableError(f"the token {_UNFIT}")
     return f"Bearer {token}"
 
 

@@ -329,7 +329,12 @@ class Transport(ABC):
         """Send a request and yield the successful response, its body unread. Translates the errors of the library."""
         try:
             async with asyncio.timeout(open_timeout_s):
-                response = await self._send_for_success(request, timeout_s)
+                response = await self._send_authenticated(request, timeout_s)
+                if response.status >= 300:
+                    try:
+                        raise await _error_from_response(request, response)
+                    finally:
+                        await response.aclose()
             try:
                 yield response
             finally:
@@ -341,15 +346,6 @@ class Transport(ABC):
             if error is None:
                 raise
             raise error(str(request), describe_exception(exc)) from exc
-
-    async def _send_for_success(self, request: Request, timeout_s: float | None) -> Response:
-        response = await self._send_authenticated(request, timeout_s)
-        if response.status < 300:
-            return response
-        try:
-            raise await _error_from_response(request, response)
-        finally:
-            await response.aclose()
 
     async def _send_authenticated(self, request: Request, timeout_s: float | None) -> Response:
         """Return the response with any status. A 401 is retried once if there are new credentials.
