@@ -32,9 +32,8 @@ from airflow_provider_gangjobs.gang.schedulers import find_dialect
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, pods_of
-from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE
+from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, Reason
 from airflow_provider_gangjobs.gang.state.waiting import (
-    ClaimProblem,
     Evidence,
     explain_suspension,
     find_named_refusal,
@@ -167,7 +166,7 @@ class _Reader:
                 return _with_evidence(snapshot, capacity=await self._capacity(snapshot.podgroup))
         return snapshot
 
-    async def _claim_problem(self) -> ClaimProblem | None:
+    async def _claim_problem(self) -> Reason | None:
         objects = _objects_of(self.job)
         template = objects[0]["spec"]["template"] if objects else None
         return await find_claim_problem(self.client, self.ref, template, claims_max=CLAIMS_MAX)

@@ -35,8 +35,8 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import is_prepared_by_node, rank_order
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, NO_CAUSE_NAMED, REFUSED_BY_QUEUE, UNPLACED, Reason
 from airflow_provider_gangjobs.gang.state.waiting import (
-    ClaimProblem,
     Evidence,
+    explain_claim,
     find_autoscaler_words,
     find_named_refusal,
     placed_at_once,
@@ -212,7 +212,7 @@ _UNBOUND: Final = ("ProvisioningFailed", "FailedBinding")
 
 async def find_claim_problem(
     client: Client, ref: GangRef, template: Mapping[str, Any] | None = None, *, claims_max: int = CLAIMS_MAX
-) -> ClaimProblem | None:
+) -> Reason | None:
     """Return which PersistentVolumeClaim of a gang does not exist or cannot be bound; `None` if that is unknown.
 
     Whether a claim exists needs an optional right. Why it cannot be bound, such as a StorageClass that does not exist,
@@ -229,12 +229,12 @@ async def find_claim_problem(
                 try:
                     await client.get(CLAIMS, claim, ref.namespace)
                 except NotFound:
-                    return ClaimProblem(claim, ref.namespace)
+                    return explain_claim(claim, ref.namespace)
         own = tuple(f"{ref.name}-" for one in volumes if one.get("ephemeral"))  # the beginning of the names of its pods
         for event in reversed(await _list_events(client, ref.namespace, f"involvedObject.kind={CLAIMS.kind}")):
             name = event.involved_object.name
             if event.reason in _UNBOUND and (name in claims or name.startswith(own)):
-                return ClaimProblem(name, ref.namespace, event.message)
+                return explain_claim(name, ref.namespace, event.message)
     return None
 
 
@@ -272,7 +272,7 @@ class WaitEvidence:
         self._refusal: Reason | None = None
         self._capacity: Capacity | None = None
         self._capacity_due: float | None = None
-        self._claim_problem: ClaimProblem | None = None
+        self._claim_problem: Reason | None = None
         self._autoscaler = ""
         self._ran_after_start: datetime | None = None
         self._autoscaler_due = 0.0

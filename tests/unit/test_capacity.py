@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.capacity import (
 )
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines, GangState, missing_limit, observe
-from airflow_provider_gangjobs.gang.state.waiting import ClaimProblem, Evidence, placed_at_once
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, explain_claim, placed_at_once
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from tests.unit.builders import REF, at, job, podgroup, ranks
 
@@ -392,7 +392,7 @@ def test_sentence_of_a_gang_that_never_fits_is_no_message_of_the_scheduler():
 
 
 NO_CLASS = 'storageclass.storage.k8s.io "nosuch" not found'
-CLAIM = ClaimProblem("data", "team", NO_CLASS)
+CLAIM = explain_claim("data", "team", NO_CLASS)
 UNBOUND = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes."
 
 

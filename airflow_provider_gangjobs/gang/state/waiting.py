@@ -65,15 +65,6 @@ POD_GROUP_ERRORS: Final = ("PodGroupError", "SchedulerError")
 """Reasons of a PodGroup that the scheduler cannot process, since Kubernetes 1.38 and before."""
 
 
-class ClaimProblem(Struct, frozen=True):
-    """A PersistentVolumeClaim of a gang that does not exist, or cannot be bound."""
-
-    claim: str
-    namespace: str
-    message: str = ""
-    """Why the claim cannot be bound; empty if it does not exist."""
-
-
 class Evidence(Struct, frozen=True):
     """What explains why a gang waits, in addition to its Job, its pods and its PodGroup, as far as it was read."""
 
@@ -89,8 +80,8 @@ class Evidence(Struct, frozen=True):
     """Whether the gang fits into the cluster; `None` if this is not known."""
     earlier_refusal: Reason | None = None
     """The cause that the pods named when the gang was observed before, if the scheduler has overwritten it since."""
-    claim_problem: ClaimProblem | None = None
-    """Which PersistentVolumeClaim of the gang cannot be used, if that is known."""
+    claim_problem: Reason | None = None
+    """Which PersistentVolumeClaim of the gang cannot be used, if that is known (`explain_claim`)."""
     autoscaler: str = ""
     """What the autoscaler of the cluster says about the pods of the gang, in its own words."""
     ran_after_start: datetime | None = None
@@ -123,12 +114,19 @@ def _explain_refusal(refusal: Reason, inputs: WaitInputs) -> Reason:
     """Return why the scheduler cannot place the gang: by a claim, by what never fits, or as the scheduler says."""
     problem, capacity = inputs.evidence.claim_problem, inputs.evidence.capacity
     if problem is not None and is_about_claim(refusal.evidence):
-        cause = cause_of_unbound_claim(problem.message) if problem.message else "ClaimMissing"
-        said = to_line(problem.message)
-        return because(cause, claim=problem.claim, namespace=problem.namespace, evidence=said)
+        return problem
     if capacity is not None and capacity.never_fits:
         return because(capacity.cause, evidence=capacity.text, never_fits="yes")
     return refusal
+
+
+def explain_claim(claim: str, namespace: str, message: str = "") -> Reason:
+    """Return why a PersistentVolumeClaim cannot be used.
+
+    :param message: Why the claim cannot be bound; empty if it does not exist.
+    """
+    cause = cause_of_unbound_claim(message) if message else "ClaimMissing"
+    return because(cause, claim=claim, namespace=namespace, evidence=to_line(message))
 
 
 def known_capacity(reason: Reason, inputs: WaitInputs) -> Capacity | None:
