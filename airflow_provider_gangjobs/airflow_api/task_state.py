@@ -80,22 +80,26 @@ def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: L
         return UNKNOWN
     map_index = -1 if task_instance.map_index is None else task_instance.map_index
     run_id = task_instance.run_id
-    task = task_instance.dag_id, task_instance.task_id
-    states = _ask_for_states(ask, log, task, [run_id], map_index=map_index)
+    question = task_instance.dag_id, [task_instance.task_id], [run_id]
+    states = _ask_for_states(ask, log, *question, map_index=map_index)
     return UNKNOWN if states is None else _only_state(states.get(run_id, {}))
 
 
 def _ask_for_states(
-    ask: Callable[..., Mapping[str, Any]], log: Logger, task: tuple[str, str], run_ids: Sequence[str], **map_index: int
+    ask: Callable[..., Mapping[str, Any]],
+    log: Logger,
+    dag_id: str,
+    task_ids: Sequence[str],
+    run_ids: Sequence[str],
+    **map_index: int,
 ) -> Mapping[str, Mapping[str, Any]] | None:
-    """Return the states of the instances of a task, by their runs and by the names that Airflow gives them.
+    """Return the states of the instances of tasks, by their runs and by the names that Airflow gives them.
 
     Airflow names a mapped instance `<task id>_<map index>`, which may be the id of another task. So a question names
-    one task. `None` if the states are unknown.
+    one task, or asks only for instances that are not mapped. `None` if the states are unknown.
     """
-    dag_id, task_id = task
     try:
-        return ask(dag_id=dag_id, task_ids=[task_id], run_ids=list(run_ids), **map_index)
+        return ask(dag_id=dag_id, task_ids=list(task_ids), run_ids=list(run_ids), **map_index)
     except Exception:
         log.exception("Airflow could not be asked for the state of the task")
         return None
@@ -176,15 +180,16 @@ INSTANCES_PER_STATE: Final = 50
 """Airflow reads so many instances of a task within the time that one more request of a triggerer takes. Its supervisor
 handles one request between two rounds of queries of its database."""
 SIZES_MAX: Final = 1000
-RUN_IDS_CHARACTERS_MAX: Final = 32 * 1024
-"""How long the run ids of a request may be. The request has them in its URL, which has at most 64 KiB."""
+IDS_CHARACTERS_MAX: Final = 28 * 1024
+"""How long the run ids of a request may be, and its task ids. The request has both in its URL, which has at most 64
+KiB."""
 
 
 async def read_task_state(task_instance: Any, log: Logger) -> str:
     """Return the state of a task instance, or `CLEARED`, `GONE`, or `UNKNOWN`. Never raises.
 
-    The answer is newer than the call. Calls for instances of one task that wait at the same time share a request, also
-    those of several runs.
+    The answer is newer than the call. Calls that wait at the same time share a request if they ask for instances of one
+    mapped task, or for tasks of one DAG that are not mapped, also those of several runs.
 
     :param task_instance: Has `dag_id`, `run_id`, `task_id` and `map_index`. `None` is unknown.
     """
@@ -195,12 +200,19 @@ async def read_task_state(task_instance: Any, log: Logger) -> str:
     return await loop_local(_Questions).state_of(task_instance, log)
 
 
-class _Question(NamedTuple):
-    """What is asked next about one task."""
+class _Instance(NamedTuple):
+    """An instance of a task of a DAG."""
 
-    instances: set[tuple[str, int]]
-    """The run id and the map index of each instance."""
-    answer: asyncio.Task[Mapping[tuple[str, int], str]]
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+class _Question(NamedTuple):
+    """What is asked next about one mapped task, or about the other tasks of a DAG."""
+
+    instances: set[_Instance]
+    answer: asyncio.Task[Mapping[_Instance, str]]
     """Returns the states of these instances."""
 
 
@@ -209,44 +221,49 @@ class _Questions:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._next: dict[tuple[str, str], _Question] = {}
+        self._next: dict[tuple[str, str | None], _Question] = {}
+        """By the DAG and the mapped task."""
         self._sizes: dict[tuple[str, ...], int] = {}
         """How many instances a task had in a run, as far as Airflow has said it."""
 
     async def state_of(self, instance: Any, log: Logger) -> str:
-        task = instance.dag_id, instance.task_id
-        asked = instance.run_id, -1 if instance.map_index is None else instance.map_index
-        question = self._next.get(task)
+        map_index = -1 if instance.map_index is None else instance.map_index
+        subject = instance.dag_id, instance.task_id if map_index >= 0 else None
+        asked = _Instance(instance.run_id, instance.task_id, map_index)
+        question = self._next.get(subject)
         if question is None or question.answer.done():
-            instances: set[tuple[str, int]] = set()
-            answer = asyncio.create_task(self._answer(task, instances, log), name="state of a task")
-            question = self._next[task] = _Question(instances, answer)
+            instances: set[_Instance] = set()
+            answer = asyncio.create_task(self._answer(subject, instances, log), name="state of a task")
+            question = self._next[subject] = _Question(instances, answer)
         question.instances.add(asked)
         states = await asyncio.shield(question.answer)
         return states[asked]
 
     async def _answer(
-        self, task: tuple[str, str], instances: set[tuple[str, int]], log: Logger
-    ) -> Mapping[tuple[str, int], str]:
+        self, subject: tuple[str, str | None], instances: set[_Instance], log: Logger
+    ) -> Mapping[_Instance, str]:
         async with self._turn:
-            del self._next[task]  # who asks from now on needs a later answer
-            return await sync_to_async(self._ask)(task, instances, log)
+            del self._next[subject]  # who asks from now on needs a later answer
+            dag_id, mapped = subject
+            if mapped is None:
+                return await sync_to_async(_ask_for_unmapped)(dag_id, instances, log)
+            return await sync_to_async(self._ask_for_mapped)((dag_id, mapped), instances, log)
 
-    def _ask(
-        self, task: tuple[str, str], instances: set[tuple[str, int]], log: Logger
-    ) -> Mapping[tuple[str, int], str]:
+    def _ask_for_mapped(self, task: tuple[str, str], instances: set[_Instance], log: Logger) -> Mapping[_Instance, str]:
+        dag_id, task_id = task
         asked: dict[str, list[int]] = defaultdict(list)
-        for run_id, map_index in sorted(instances):
+        for run_id, _, map_index in sorted(instances):
             asked[run_id].append(map_index)
-        answers: dict[tuple[str, int], str] = {}
+        answers: dict[_Instance, str] = {}
         for index, run_ids in self._requests(task, asked):
             filters = {} if index is None else {"map_index": index}
-            states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, task, run_ids, **filters)
+            ask = RuntimeTaskInstance.get_task_states
+            states = _ask_for_states(ask, log, dag_id, [task_id], run_ids, **filters)
             absent = UNKNOWN if states is None else GONE
             for run_id in run_ids:
                 found = {} if states is None else self._states_of_run(task, run_id, index, states.get(run_id, {}))
                 wanted = asked[run_id] if index is None else [index]
-                answers |= {(run_id, one): found.get(one, absent) for one in wanted}
+                answers |= {_Instance(run_id, task_id, one): found.get(one, absent) for one in wanted}
         return answers
 
     def _requests(
@@ -260,7 +277,7 @@ class _Questions:
             for index in [None] if is_whole else indexes:
                 runs[index].append(run_id)
         for index, run_ids in runs.items():
-            for some in _groups_of(run_ids):
+            for some in _groups_of(run_ids, "run_ids"):
                 yield index, some
 
     def _states_of_run(
@@ -275,16 +292,34 @@ class _Questions:
         return _by_map_index(task[1], states)
 
 
-def _groups_of(run_ids: Iterable[str]) -> Iterator[list[str]]:
-    """Return the run ids in groups, each of which fits into the URL of a request."""
+def _ask_for_unmapped(dag_id: str, instances: set[_Instance], log: Logger) -> Mapping[_Instance, str]:
+    """Return the states of instances that are not mapped."""
+    answers: dict[_Instance, str] = {}
+    for run_ids in _groups_of(sorted({one.run_id for one in instances}), "run_ids"):
+        wanted = [one for one in instances if one.run_id in run_ids]
+        for task_ids in _groups_of(sorted({one.task_id for one in wanted}), "task_ids"):
+            states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, dag_id, task_ids, run_ids, map_index=-1)
+            for one in wanted:
+                if one.task_id in task_ids:
+                    answers[one] = UNKNOWN if states is None else _state_in(states, one)
+    return answers
+
+
+def _state_in(states: Mapping[str, Mapping[str, Any]], instance: _Instance) -> str:
+    of_run = states.get(instance.run_id, {})
+    return _state_text(of_run[instance.task_id]) if instance.task_id in of_run else GONE
+
+
+def _groups_of(ids: Iterable[str], parameter: str) -> Iterator[list[str]]:
+    """Return ids in groups, each of which fits into the URL of a request, as values of a parameter."""
     some: list[str] = []
     characters = 0
-    for run_id in run_ids:
-        length = len(f"&run_ids={quote_plus(run_id)}")
-        if some and characters + length > RUN_IDS_CHARACTERS_MAX:
+    for one in ids:
+        length = len(f"&{parameter}={quote_plus(one)}")
+        if some and characters + length > IDS_CHARACTERS_MAX:
             yield some
             some, characters = [], 0
-        some.append(run_id)
+        some.append(one)
         characters += length
     yield some
 

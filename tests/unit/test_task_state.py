@@ -21,7 +21,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse, TaskStatesResult
 from airflow_provider_gangjobs.airflow_api.task_state import (
     CLEARED,
     GONE,
-    RUN_IDS_CHARACTERS_MAX,
+    IDS_CHARACTERS_MAX,
     UNKNOWN,
     is_final_failure,
     is_kill,
@@ -147,22 +147,27 @@ class Answers:
         self.asked: list[int | None] = []
         """The map indexes that were asked for; `None` for all."""
         self.runs: list[list[str]] = []
+        self.tasks: list[list[str]] = []
+        self.unmapped: dict[str, str] = {}
+        """The states of tasks that are not mapped."""
         self.states = {f"train_{index}": "deferred" for index in range(instances)}
         self.error: Exception | None = None
         monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", self, raising=False)
 
     def send(self, message: Any) -> TaskStatesResult:
         self.asked.append(message.map_index)
-        assert len(message.task_ids) == 1, "`train_1` may be an instance of `train` or a task"
+        is_unmapped = message.map_index == -1
+        assert is_unmapped or len(message.task_ids) == 1, "`train_1` may be an instance of `train` or a task"
+        self.tasks.append(message.task_ids)
         self.runs.append(message.run_ids)
         time.sleep(0.05)
         if self.error is not None:
             raise self.error
-        (task_id,), index = message.task_ids, message.map_index
-        if task_id != "train":
-            return TaskStatesResult(task_states={"r": {task_id: "success"}})
-        name = None if index is None else "train" if index < 0 else f"train_{index}"
-        found = {key: state for key, state in self.states.items() if name in (None, key)}
+        if is_unmapped:
+            found = {task_id: self.unmapped[task_id] for task_id in message.task_ids if task_id in self.unmapped}
+        else:
+            name = None if message.map_index is None else f"train_{message.map_index}"
+            found = {key: state for key, state in self.states.items() if name in (None, key)}
         return TaskStatesResult(task_states=dict.fromkeys(message.run_ids, found))
 
 
@@ -215,7 +220,7 @@ async def ask_runs(*run_ids: str, task_id: str = "train") -> list[str]:
 
 async def test_instances_of_all_runs_of_a_task_are_asked_for_with_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers(monkeypatch, 0)
-    answers.states = {"train": "failed"}
+    answers.unmapped = {"train": "failed"}
 
     assert await ask_runs("r", "s", "t") == ["failed"] * 3
     assert answers.runs == [["r", "s", "t"]]
@@ -224,19 +229,47 @@ async def test_instances_of_all_runs_of_a_task_are_asked_for_with_one_request(mo
 async def test_mapped_instance_and_a_task_of_the_same_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers(monkeypatch, 2)
     answers.states["train_1"] = "failed"
+    answers.unmapped = {"train_1": "success"}
     both, (task,) = await asyncio.gather(ask(0, 1), ask_runs("r", task_id="train_1"))
 
     assert (both, task, len(answers.runs)) == (["deferred", "failed"], "success", 2)
 
 
+async def ask_tasks(*task_ids: str) -> list[str]:
+    return [
+        state
+        for states in await asyncio.gather(*(ask_runs("r", task_id=each) for each in task_ids))
+        for state in states
+    ]
+
+
+async def test_tasks_of_a_dag_that_are_not_mapped_are_asked_for_with_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Answers(monkeypatch, 0)
+    answers.unmapped = {"extract": "success", "train": "deferred"}
+
+    assert await ask_tasks("train", "extract", "report") == ["deferred", "success", GONE]
+    assert answers.tasks == [["extract", "report", "train"]]
+
+
+async def test_task_ids_that_fill_the_url_are_asked_for_with_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch, 0)
+    tasks = [f"{number:03}" + "\N{SNOWMAN}" * 247 for number in range(40)]
+    answers.unmapped = dict.fromkeys(tasks, "deferred")
+
+    assert await ask_tasks(*tasks) == ["deferred"] * 40
+    assert max(len(urlencode({"task_ids": some}, doseq=True)) for some in answers.tasks) <= IDS_CHARACTERS_MAX
+
+
 async def test_run_ids_that_fill_the_url_are_asked_for_with_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers(monkeypatch, 0)
-    answers.states = {"train": "deferred"}
+    answers.unmapped = {"train": "deferred"}
     runs = [f"{number:03}" + "\N{SNOWMAN}" * 247 for number in range(40)]
 
     assert await ask_runs(*runs) == ["deferred"] * 40
     assert sorted(run_id for some in answers.runs for run_id in some) == runs
-    assert max(len(urlencode({"run_ids": some}, doseq=True)) for some in answers.runs) <= RUN_IDS_CHARACTERS_MAX
+    assert max(len(urlencode({"run_ids": some}, doseq=True)) for some in answers.runs) <= IDS_CHARACTERS_MAX
 
 
 # -- A try asks Airflow before it starts a gang if much time has passed, by whichever clock noticed it ---------------
