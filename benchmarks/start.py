@@ -1,8 +1,9 @@
 """Start many gangs at once in one triggerer: the event loop, the memory, and the parts of a start.
 
 `python -m benchmarks.start` runs on the sandbox, where no gang gets a node, and each task ends with the
-submission. With `--to-end` a real control plane has hollow nodes, on which pods run for two seconds, and the triggers
-follow their gangs, and end and deliver them. No worker process takes part.
+submission. The gangs are those of mapped tasks, or with `--wide` those of as many tasks of one DAG. With `--to-end` a
+real control plane has hollow nodes, on which pods run for two seconds, and the triggers follow their gangs, and end and
+deliver them. No worker process takes part.
 
 A process of its own runs the triggers as a triggerer does: it deserializes the DAG for each task, and then the triggers
 render, submit, and yield their events. Airflow's supervisor, which stores XComs and states, answers at once.
@@ -44,7 +45,10 @@ class Supervisor:
 
         self.requests += 1
         states = self.states[message.dag_id]
-        names = states if message.map_index is None else [f"gang_{message.map_index}"]
+        if message.map_index is None:
+            names = [*states]
+        else:
+            names = message.task_ids if message.map_index < 0 else [f"gang_{message.map_index}"]
         return TaskStatesResult(task_states={"r": {name: states[name] for name in names}})
 
     async def asend(self, message: Any) -> None:
@@ -52,23 +56,21 @@ class Supervisor:
         self.requests += 1
 
 
-def make_dag(dag_id: str, gangs: int, *, to_end: bool) -> dict[str, Any]:
-    """Return the serialized DAG of a mapped task, as Airflow's database has it."""
+def make_dag(dag_id: str, gangs: int, *, to_end: bool, wide: bool) -> dict[str, Any]:
+    """Return the serialized DAG of a mapped task, or of as many tasks, as Airflow's database has it."""
     from airflow.sdk import DAG
     from airflow.serialization.serialized_objects import DagSerialization
 
     from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
+    common: dict[str, Any] = {"image": "i", "command": ["true"], "args": ["{{ run_id }}"], "workers": 2}
+    common |= {"start_from_trigger": True, **(TO_END if to_end else SUBMITTED)}
+    parts = [{"PART": str(part)} for part in range(gangs)]
     with DAG(dag_id, schedule=None) as dag:
-        GangJobOperator.partial(
-            task_id="gang",
-            image="i",
-            command=["true"],
-            args=["{{ run_id }}"],
-            workers=2,
-            start_from_trigger=True,
-            **(TO_END if to_end else SUBMITTED),
-        ).expand(env=[{"PART": str(part)} for part in range(gangs)])
+        if not wide:
+            GangJobOperator.partial(task_id="gang", **common).expand(env=parts)
+        for index, part in enumerate(parts if wide else ()):
+            GangJobOperator(task_id=f"gang_{index}", env=part, **common)
     stored: dict[str, Any] = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     return stored
 
@@ -77,7 +79,7 @@ SUBMITTED: dict[str, Any] = {"resources": {"cpu": "1000"}, "wait_until": "submit
 TO_END: dict[str, Any] = {"resources": {"cpu": "1m", "memory": "1Mi"}}
 
 
-async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
+async def run(gangs: int, *, to_end: bool, wide: bool) -> dict[str, Any]:
     """Start the gangs, and return the figures."""
     from airflow.executors.workloads.task import TaskInstanceDTO
     from airflow.jobs.triggerer_job_runner import TriggerRunner
@@ -92,15 +94,15 @@ async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
     dags: dict[str, dict[str, Any]] = {}
     for first in range(0, gangs, MAPPED_MAX):
         mapped = min(gangs - first, MAPPED_MAX)
-        dags[f"start_{first}"] = make_dag(f"start_{first}", mapped, to_end=to_end)
+        dags[f"start_{first}"] = make_dag(f"start_{first}", mapped, to_end=to_end, wide=wide)
         supervisor.states[f"start_{first}"] = {f"gang_{index}": "deferred" for index in range(mapped)}
     task_runner.SUPERVISOR_COMMS = supervisor  # type: ignore[assignment]
     times = dict.fromkeys(("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date"), now)
     dag_run = {"run_id": "r", "run_type": "manual", "state": "running", "conf": {}, **times}
     dag_run |= {"consumed_asset_events": [], "clear_number": 0, "partition_key": None, "partition_date": None}
     dag_run |= {"end_date": None}
-    task = DagSerialization.from_dict(dags["start_0"]).task_dict["gang"]
-    start = task.start_trigger_args.trigger_kwargs["__var"]["start"]
+    tasks_of_dag = DagSerialization.from_dict(dags["start_0"]).task_dict
+    starts = {name: task.start_trigger_args.trigger_kwargs["__var"]["start"] for name, task in tasks_of_dag.items()}
     watch = LoopWatch()
     watch.install()
     ticks = asyncio.create_task(watch.tick())
@@ -120,10 +122,11 @@ async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
     for dag_id, index in places:
         await asyncio.sleep(0)  # as a triggerer does before each trigger
         since = time.perf_counter()
-        known = {"task_id": "gang", "dag_id": dag_id, "run_id": "r", "try_number": 1, "map_index": index}
+        name, map_index = (f"gang_{index}", -1) if wide else ("gang", index)
+        known = {"task_id": name, "dag_id": dag_id, "run_id": "r", "try_number": 1, "map_index": map_index}
         dto = TaskInstanceDTO(id=uuid7(), dag_version_id=uuid4(), pool_slots=1, priority_weight=1, **known)
         ti = TriggerRunner.create_runtime_ti(dto, dags[dag_id], {"dag_id": dag_id, **dag_run})
-        trigger = GangStartTrigger(start=start)
+        trigger = GangStartTrigger(start=starts[name])
         context = ti.get_template_context()
         trigger.task_instance = ti  # type: ignore[assignment]
         deserialized_s += time.perf_counter() - since
@@ -158,32 +161,38 @@ async def run(gangs: int, *, to_end: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark, or the process under test."""
-    switches = {"to-end": "the gangs run and end, on a real control plane", "process": "be the process under test"}
+    switches = {
+        "to-end": "the gangs run and end, on a real control plane",
+        "wide": "each gang has a task of its own in one DAG",
+        "process": "be the process under test",
+    }
     options = arguments(__doc__, switches=switches, gangs=(1000, 100))
     if options.process:
-        print_json(**asyncio.run(run(options.gangs, to_end=options.to_end)))
-    elif options.to_end:
-        _on_control_plane(options.gangs)
+        print_json(**asyncio.run(run(options.gangs, to_end=options.to_end, wide=options.wide)))
+        return
+    passed_on = ["--wide"] * options.wide
+    if options.to_end:
+        _on_control_plane(options.gangs, *passed_on)
     else:
-        _on_sandbox(options.gangs)
+        _on_sandbox(options.gangs, *passed_on)
 
 
-def _on_sandbox(gangs: int) -> None:
+def _on_sandbox(gangs: int, *options: str) -> None:
     from gangjobs_sandbox.cluster import SandboxConfig
     from gangjobs_sandbox.thread import running
 
     with running(SandboxConfig(nodes=1)) as sandbox:
-        _run_process(gangs, {"kube_config_path": str(sandbox.kubeconfig_path)})
+        _run_process(gangs, {"kube_config_path": str(sandbox.kubeconfig_path)}, *options)
 
 
-def _on_control_plane(gangs: int) -> None:
+def _on_control_plane(gangs: int, *options: str) -> None:
     from benchmarks.api_server import allow_all, control_plane, hollow_nodes
     from tests.cluster.tenant import Tenant
 
     with control_plane() as plane, Tenant.created(plane, "start") as tenant:
         allow_all(tenant)
         with hollow_nodes(plane, NODES, lasts_s=PODS_RUN_S):
-            _run_process(gangs, tenant.extras, "--to-end")
+            _run_process(gangs, tenant.extras, "--to-end", *options)
 
 
 def _run_process(gangs: int, extras: Mapping[str, str], *options: str) -> None:
