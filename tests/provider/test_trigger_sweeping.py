@@ -70,8 +70,8 @@ class Airflow:
     def send(self, msg: Any) -> Any:
         assert isinstance(msg, GetTaskStates)
         self.asked += 1
-        (task,), (run,) = msg.task_ids or [], msg.run_ids or []
-        return TaskStatesResult(task_states={run: {task: self.states[task]}})
+        (run,) = msg.run_ids or []
+        return TaskStatesResult(task_states={run: {task: self.states[task] for task in msg.task_ids or []}})
 
 
 @pytest.fixture
