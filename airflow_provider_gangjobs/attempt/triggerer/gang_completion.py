@@ -207,6 +207,8 @@ class _Completion:
     async def _push_xcoms(self, value: Any, mapped_length: int | None) -> None:
         """Push the XComs at the same time, because each of them waits for its turn at Airflow's supervisor.
 
+        That are two requests, or one without a value: Airflow has no request for several XComs.
+
         Raises:
             Exception: Airflow has not stored one of them. The requests are over.
         """
