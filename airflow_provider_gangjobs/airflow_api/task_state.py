@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote_plus
 
@@ -295,13 +296,13 @@ class _Questions:
 def _ask_for_unmapped(dag_id: str, instances: set[_Instance], log: Logger) -> Mapping[_Instance, str]:
     """Return the states of instances that are not mapped."""
     answers: dict[_Instance, str] = {}
-    for run_ids in _groups_of(sorted({one.run_id for one in instances}), "run_ids"):
-        wanted = [one for one in instances if one.run_id in run_ids]
-        for task_ids in _groups_of(sorted({one.task_id for one in wanted}), "task_ids"):
-            states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, dag_id, task_ids, run_ids, map_index=-1)
-            for one in wanted:
-                if one.task_id in task_ids:
-                    answers[one] = UNKNOWN if states is None else _state_in(states, one)
+    groups_of_runs = _groups_of(sorted({one.run_id for one in instances}), "run_ids")
+    groups_of_tasks = _groups_of(sorted({one.task_id for one in instances}), "task_ids")
+    for run_ids, task_ids in product(groups_of_runs, groups_of_tasks):
+        states = _ask_for_states(RuntimeTaskInstance.get_task_states, log, dag_id, task_ids, run_ids, map_index=-1)
+        wanted = (_Instance(run_id, task_id, -1) for run_id in run_ids for task_id in task_ids)
+        for one in instances.intersection(wanted):
+            answers[one] = UNKNOWN if states is None else _state_in(states, one)
     return answers
 
 
