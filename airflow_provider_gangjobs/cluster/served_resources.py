@@ -24,11 +24,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, NotFound, ReplyLost
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP, Resource
+from airflow_provider_gangjobs.kube.views import ServedGroup
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
@@ -70,25 +69,16 @@ async def review(client: Client, verb: str, group: str, plural: str, namespace: 
     return bool((stored.get("status") or {}).get("allowed"))
 
 
-class ApiGroup(Struct, frozen=True):
-    """What a cluster serves of one API group."""
-
-    versions: Mapping[str, frozenset[str]] = {}
-    """Plural names of the resources, by version. Empty if the cluster does not serve the group."""
-    unknown: str = ""
-    """Why a request failed; empty if all requests succeeded."""
-
-
-async def read_api_group(client: Client, group: str) -> ApiGroup:
+async def read_api_group(client: Client, group: str) -> ServedGroup:
     """Return what the cluster serves of a group. A group that is served is cached for `EXPIRY_S`.
 
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    return await cached_read(client, (ApiGroup, group), partial(_read_api_group, client, group))
+    return await cached_read(client, (read_api_group, group), partial(_read_api_group, client, group))
 
 
-async def _read_api_group(client: Client, group: str) -> Answer[ApiGroup]:
+async def _read_api_group(client: Client, group: str) -> Answer[ServedGroup]:
     versions: dict[str, frozenset[str]] = {}
     try:
         document = await client.get_raw(f"/apis/{group}")
@@ -100,8 +90,8 @@ async def _read_api_group(client: Client, group: str) -> Answer[ApiGroup]:
     except NotFound:
         pass  # the cluster does not serve the group
     except (ApiError, ReplyLost) as error:
-        return Answer(ApiGroup(versions, str(error)), 0.0)
-    return Answer(ApiGroup(versions), EXPIRY_S if versions else 0.0)
+        return Answer(ServedGroup(versions, str(error)), 0.0)
+    return Answer(ServedGroup(versions), EXPIRY_S if versions else 0.0)
 
 
 VersionResources = Mapping[str, frozenset[str]]
@@ -122,8 +112,8 @@ class DiscoveredResources:
     """The resources of each version of scheduling.k8s.io, in the server's order of preference."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why a request failed, by its subject: "version", "scheduling.k8s.io", or a version of it such as "v1beta1"."""
-    groups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    """Plurals by version of the API groups of other schedulers, as far as a gang needed them (`api_groups`)."""
+    groups: Mapping[str, ServedGroup] = field(default_factory=dict)
+    """The API groups of other schedulers, as far as a gang needed them."""
     gang_scheduler: str | None = None
     """The gang scheduler of gangs that name none, from the connection."""
     queue_name: str | None = None

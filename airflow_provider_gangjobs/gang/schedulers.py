@@ -51,7 +51,7 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_PU
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from airflow_provider_gangjobs.kube.views import Object, PodGroupView
+    from airflow_provider_gangjobs.kube.views import Object, PodGroupView, ServedGroup
 
 TEMPLATE_NAME: Final = "gang"
 """Name of the only group template in a Workload, and of the only task group of YuniKorn."""
@@ -97,15 +97,6 @@ class Guarantee(Struct, frozen=True):
     reason: str = ""
     advice: str = ""
     """What to do; empty for the usual advice."""
-
-
-class ServedGroup(Struct, frozen=True):
-    """What a cluster serves of the API group of a scheduler."""
-
-    versions: Mapping[str, Collection[str]] = {}
-    """Plural names of the resources, by version."""
-    unknown: str = ""
-    """Why the versions could not be read; empty if they were read."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr as _set
 from airflow_provider_gangjobs.kube import well_known as keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
 
 Object = dict[str, Any]
@@ -30,6 +30,15 @@ V = TypeVar("V")
 
 VALUES_MAX: Final = 8192
 """Limits the distinct values: node names, timestamps, and messages of schedulers and kubelets. A few megabytes."""
+
+
+class ServedGroup(msgspec.Struct, frozen=True):
+    """What a cluster serves of one API group."""
+
+    versions: Mapping[str, Collection[str]] = {}
+    """Plural names of the resources, by version. Empty if the cluster does not serve the group."""
+    unknown: str = ""
+    """Why a request failed; empty if all requests succeeded."""
 
 
 def make_interner(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:

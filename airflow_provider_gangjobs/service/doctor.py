@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang import checkup
 from airflow_provider_gangjobs.gang.checkup import CONTROLLER_SILENT_S, Finding, Health, Right, ok, problem, unknown
-from airflow_provider_gangjobs.gang.schedulers import SEPARATE_SCHEDULERS, ServedGroup
+from airflow_provider_gangjobs.gang.schedulers import SEPARATE_SCHEDULERS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
@@ -191,7 +191,7 @@ async def check_schedulers(service: GangService, what: Examination) -> Sequence[
         if scheduler.api_group is None:  # no request shows YuniKorn
             continue
         group = await read_api_group(service.client, scheduler.api_group)
-        reasons[scheduler.name] = scheduler.guarantee(ServedGroup(group.versions, group.unknown)).reason
+        reasons[scheduler.name] = scheduler.guarantee(group).reason
     return [checkup.judge_schedulers(reasons, service.client.config.gang_scheduler)]
 
 

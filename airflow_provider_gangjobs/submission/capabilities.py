@@ -301,9 +301,7 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         return await _prove_newer_versions(client, replace(found, **defaults), namespace)
     if scheduler.api_group is None:
         return known
-    group = await read_api_group(client, scheduler.api_group)
-    unknown = {scheduler.api_group: group.unknown} if group.unknown else {}
-    return replace(known, groups={scheduler.api_group: group.versions}, unknown=unknown)
+    return replace(known, groups={scheduler.api_group: await read_api_group(client, scheduler.api_group)})
 
 
 def _scheduler_name(spec: GangSpec) -> str | None:

@@ -51,7 +51,6 @@ from airflow_provider_gangjobs.gang.schedulers import (
     JobSchedulingDialect,
     KueueTopology,
     QueueTopologies,
-    ServedGroup,
     YuniKorn,
     flavor_names,
     owner_of,
@@ -61,6 +60,7 @@ from airflow_provider_gangjobs.gang.schedulers import (
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, roles_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.views import ServedGroup
 from airflow_provider_gangjobs.submission.jobs import CreateOwned
 from airflow_provider_gangjobs.submission.step import RepeatableStep, refused_fields_of
 
@@ -381,8 +381,7 @@ def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResource
         return _find_dialect(spec.gang_scheduler or default, discovered)
     if spec.roles is not None and isinstance(scheduler, YuniKorn):
         return _Found(None, "a task group of yunikorn has pods of one kind only, and the gang has roles", advice=_ROLES)
-    group = scheduler.api_group or ""
-    guarantee = scheduler.guarantee(ServedGroup(discovered.groups.get(group, {}), discovered.unknown.get(group, "")))
+    guarantee = scheduler.guarantee(discovered.groups.get(scheduler.api_group or "", ServedGroup()))
     if guarantee.kept:
         return _Found(scheduler)
     reason = f"{scheduler.name} cannot be used: {guarantee.reason}"

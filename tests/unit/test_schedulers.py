@@ -29,7 +29,6 @@ from airflow_provider_gangjobs.gang.schedulers import (
     Guarantee,
     JobSchedulingDialect,
     SchedulingGroup,
-    ServedGroup,
     YuniKorn,
     find_dialect,
     find_scheduler,
@@ -44,6 +43,7 @@ from airflow_provider_gangjobs.gang.schedulers import (
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.kube.names import is_dns_label
+from airflow_provider_gangjobs.kube.views import ServedGroup
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM
 from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 
@@ -52,7 +52,7 @@ from airflow_provider_gangjobs.submission.placement import depends_on_queue, sel
 GROUP = SchedulingGroup("train-0", "ml", 4, 3, "high", {"gangjobs.airflow/gang": "train-0"})
 CONTAINER = {"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
 JOB = {"spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}}}
-VOLCANO = {"scheduling.volcano.sh": {"v1beta1": frozenset({"podgroups", "queues"})}}
+VOLCANO = {"scheduling.volcano.sh": ServedGroup({"v1beta1": ["podgroups", "queues"]})}
 NATIVE = {"v1beta1": {"workloads": frozenset(), "podgroups": frozenset({"watch"})}}
 
 DIALECTS = [*DISCOVERED_DIALECTS, JobSchedulingDialect()]
@@ -240,7 +240,7 @@ def test_scheduler_auto_makes_no_other_gang():
 
 
 def test_a_scheduler_that_the_cluster_does_not_have_is_refused_with_what_was_found():
-    served = {"scheduling.volcano.sh": {"v1": frozenset({"podgroups"})}}
+    served = {"scheduling.volcano.sh": ServedGroup({"v1": ["podgroups"]})}
     with pytest.raises(GangUnsupported, match=r"volcano cannot be used: .*scheduling\.volcano\.sh/v1beta1, only v1"):
         placement(gang(gang_scheduler="volcano"), resources=NATIVE, groups=served)
 
@@ -252,7 +252,7 @@ def test_a_preferred_gang_runs_as_plain_pods_where_its_scheduler_is_missing():
 
 def test_a_failed_discovery_is_not_a_missing_scheduler():
     with pytest.raises(SubmissionFailed, match="503"):
-        placement(gang(gang_scheduler="volcano"), unknown={"scheduling.volcano.sh": "503"})
+        placement(gang(gang_scheduler="volcano"), groups={"scheduling.volcano.sh": ServedGroup(unknown="503")})
 
 
 def test_an_unknown_scheduler_of_the_connection_is_refused():
