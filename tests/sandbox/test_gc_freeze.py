@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from gangjobs_sandbox.gc_freeze import gc_frozen
+from gangjobs_sandbox.cli.foreground import gc_frozen
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
 
