@@ -22,7 +22,6 @@ from airflow_provider_gangjobs.plugins.page_view import (
     Filters,
     clean,
     clean_lines,
-    format_ordinal,
     task_url,
 )
 
@@ -211,7 +210,6 @@ def _template(name: str) -> Template:
         "clean": clean,
         "clean_lines": clean_lines,
         "duration": format_duration,
-        "ordinal": format_ordinal,
         "remaining": format_remaining,
         "time": format_time,
         "tone": tone_of,

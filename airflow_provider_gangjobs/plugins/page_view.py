@@ -475,12 +475,6 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(to_printable, text.expandtabs().splitlines()))
 
 
-def format_ordinal(number: int) -> str:
-    """Return `1st`, `2nd`, `3rd`, `4th`, `11th`."""
-    teen = number % 100 in {11, 12, 13}
-    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-
-
 def dag_url(dag_id: str) -> str:
     """Return the address of a DAG in Airflow's UI, relative to Airflow's base URL."""
     return f"dags/{_quote(dag_id)}"

@@ -122,7 +122,7 @@ def test_failed_gang_shows_the_cause_and_the_earlier_attempt(shared_runs: Shared
 
     assert page.phase == "failed"
     assert "rank 1 exited with code 3" in page.html
-    assert "2nd attempt" in page.html
+    assert ">attempt 1</span>" in page.html
     assert len(re.findall(r'<span class="state bad">failed</span>', page.html)) == 2, "the rank, and the first attempt"
     assert 'data-refresh-s="0"' in page.html
     attempts = page.html[page.html.index("Other attempts") :]
