@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.cli.arguments import (
     selected_namespace,
 )
 from airflow_provider_gangjobs.cli.output import (
+    UNITS_S,
     VERSION,
     Column,
     Table,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.overview import Overview
 
 
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 REASON_CHARACTERS_MAX: Final = 80
 
 
@@ -59,7 +59,7 @@ def parse_age(text: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30m, 2h or 1d")
-    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+    return timedelta(seconds=int(match[1]) * UNITS_S[match[2]])
 
 
 # -- list ------------------------------------------------------------------------------------------------------------

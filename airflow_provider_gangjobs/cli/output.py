@@ -26,7 +26,8 @@ VERSION: Final = "gangjobs.airflow/v1"
 """The version of the JSON. It changes if a field is removed or gets another meaning."""
 STYLES: Final = {"bad": "bold red", "wait": "yellow", "busy": "cyan", "good": "green", "quiet": "dim"}
 """The colour of a tone."""
-_UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+UNITS_S: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+"""The units of durations, as kubectl has them, in seconds."""
 
 R = TypeVar("R")
 
@@ -157,7 +158,7 @@ def format_duration(duration: timedelta | None) -> str:
         return ""
     left = max(int(duration.total_seconds()), 0)
     parts: list[tuple[str, int]] = []
-    for unit, seconds in _UNITS:
+    for unit, seconds in UNITS_S.items():
         number, left = divmod(left, seconds)
         parts += [(unit, number)] if number or parts else []
     return "".join(f"{number}{unit}" for unit, number in parts[:2] if number) or "0s"
