@@ -86,6 +86,23 @@ def test_leader_and_workers_share_the_parts_of_an_estimate(examples: AirflowHome
     assert "[rank 0 of role leader] leader 0: {'parts': 12" in report.log
 
 
+def test_one_pod_fits_a_forecast_that_holds(examples: AirflowHome) -> None:
+    report = examples.test_dags("fit_forecast_pod")["fit_forecast_pod"]
+    assert report.state == "success"
+    assert 0 < report.value("check") < 0.05
+    assert "succeeded: 1 rank succeeded, 0 failed" in report.log
+
+
+def test_pod_whose_program_fails_uses_no_retry(examples: AirflowHome) -> None:
+    conf = json.dumps({"days": 10})
+    command = ("airflow", "dags", "test", "fit_forecast_pod", "2026-01-01", "-c", conf)
+    output = examples.run_forked(*command, exit_codes=(1,))
+
+    assert "10 days of sales are too few" in output
+    assert "a retry cannot help" in output
+    assert re.search(r"Marking run <DagRun fit_forecast_pod .*> failed", output)
+
+
 def test_mapped_gangs_exchange_their_edges_in_every_step(examples: AirflowHome) -> None:
     report = examples.test_dags("simulate_heat_gangs")["simulate_heat_gangs"]
     assert report.state == "success"
