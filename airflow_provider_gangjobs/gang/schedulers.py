@@ -17,7 +17,8 @@ add a dialect, add a class and an entry in `DISCOVERED_DIALECTS`.
 The disruption mode says that the pods of a group are preempted together, because a gang that loses a rank is lost. A
 scheduler that weighs the ranks one by one takes the youngest pods, and ends a whole gang for the place of one pod. A
 server whose feature gate is off drops the field, and the gang is placed all the same. Where the gate of
-`schedulingConstraints` is off, a gang with a topology is refused (`submission.capabilities`).
+`schedulingConstraints` or of `resourceClaims` is off, a gang that needs the field is refused
+(`submission.capabilities`).
 
 The others run beside the scheduler of Kubernetes:
 
@@ -88,6 +89,8 @@ class SchedulingGroup:
     """Annotations of the pods. Some schedulers read settings from them, such as the name of a queue."""
     topology: str | None = None
     """Label of nodes. All pods of the group get nodes with the same value of it."""
+    resource_claims: tuple[Mapping[str, Any], ...] = ()
+    """Claims of devices that all pods of the group share."""
 
 
 class Guarantee(Struct, frozen=True):
@@ -262,6 +265,8 @@ class Dialect(GangScheduler):
         policy: Object = {"schedulingPolicy": {"gang": {"minCount": group.min_count}}}
         if group.topology:
             policy["schedulingConstraints"] = {"topology": [{"key": group.topology}]}
+        if group.resource_claims:
+            policy["resourceClaims"] = list(group.resource_claims)
         return {**policy, "disruptionMode": self.disruption_mode}
 
     @property

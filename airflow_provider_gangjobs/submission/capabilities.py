@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIR
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover, read_api_group
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.render.placement import shape_of
+from airflow_provider_gangjobs.gang.render.placement import ONE_CLAIM, SHARED_CLAIMS, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.schedulers import (
     DISCOVERED_DIALECTS,
@@ -218,18 +218,42 @@ async def require_topology(client: Client, dialect: Dialect, namespace: str) -> 
         InvalidGangSpec: the server drops the topology.
         ClusterError: this is unknown.
     """
+    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE, topology="kubernetes.io/hostname")
+    if not await _keeps_group(client, dialect, group, TOPOLOGY_GATE):
+        problem = f"is given without queue_name, and the API server drops it: its gate {TOPOLOGY_GATE} is off"
+        raise InvalidGangSpec((Problem("topology", problem, "Switch the gate on, give queue_name, or use affinity"),))
+
+
+CLAIMS_GATE: Final = "DRAWorkloadResourceClaims"
+
+
+async def require_claims(client: Client, dialect: Dialect, namespace: str) -> None:
+    """Return if the API server keeps the claims of a group. Scheduler and controllers need the feature gate, too.
+
+    :param namespace: The namespace of the dry run, in which the provider may create Workloads.
+
+    Raises:
+        InvalidGangSpec: the server drops the claims, so that each pod would get devices of its own.
+        ClusterError: this is unknown.
+    """
+    claims = ({"name": PROBE, "resourceClaimName": PROBE},)
+    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE, resource_claims=claims)
+    if not await _keeps_group(client, dialect, group, CLAIMS_GATE):
+        problem = f"is given, and the API server drops it: its gate {CLAIMS_GATE} is off"
+        raise InvalidGangSpec((Problem(SHARED_CLAIMS, problem, f"Switch the gate on, or {ONE_CLAIM}"),))
+
+
+async def _keeps_group(client: Client, dialect: Dialect, group: SchedulingGroup, gate: str) -> bool:
+    """Return whether the API server keeps a template of this group, whose fields need the gate."""
     in_objects = PodGroupDialect(dialect.version) if isinstance(dialect, JobSchedulingDialect) else dialect
 
     async def read() -> Answer[bool]:
-        group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE, topology="kubernetes.io/hostname")
         kind, workload = in_objects.objects[0], in_objects.workload(group, "") or {}
         template = workload["spec"]["podGroupTemplates"][0]
         template.pop("disruptionMode")  # which has a gate of its own
-        return Answer(await _keeps_spec(client, kind, workload, namespace), EXPIRY_S)
+        return Answer(await _keeps_spec(client, kind, workload, group.namespace), EXPIRY_S)
 
-    if not await cached_read(client, (require_topology, in_objects.version), read):
-        problem = f"is given without queue_name, and the API server drops it: its gate {TOPOLOGY_GATE} is off"
-        raise InvalidGangSpec((Problem("topology", problem, "Switch the gate on, give queue_name, or use affinity"),))
+    return await cached_read(client, (_keeps_group, in_objects.version, gate), read)
 
 
 async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:

@@ -34,6 +34,8 @@ from airflow_provider_gangjobs.gang.queues import (
 )
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job, render_role
 from airflow_provider_gangjobs.gang.render.placement import (
+    ONE_CLAIM,
+    SHARED_CLAIMS,
     Placement,
     PlacementDecision,
     decide_placement,
@@ -290,7 +292,7 @@ def select_placement(
 
     Raises:
         GangUnsupported: a gang is required, and this cluster or this shape does not support it.
-        InvalidGangSpec: whatever places the pods cannot place them by their `topology`.
+        InvalidGangSpec: whatever places the pods cannot place them by their `topology`, or with shared claims.
         SubmissionFailed: a gang is required, and it is unknown whether the cluster supports gangs.
     """
     found = _find_scheduler(spec, shape, discovered)
@@ -303,6 +305,9 @@ def select_placement(
         name = dialect.name if isinstance(dialect, Dialect) else None
         if shape.group_topology and (problem := topology_problem(shape.group_topology, name)) is not None:
             raise InvalidGangSpec((problem,))
+        if shape.group_claims and name is None:
+            what = "is given, and the Workload API does not place the pods"
+            raise InvalidGangSpec((Problem(SHARED_CLAIMS, what, f'Give gang_scheduler="native", or {ONE_CLAIM}'),))
         return decision, found.scheduler
     if found.is_unknown:
         raise SubmissionFailed(where, "discover what the cluster serves", decision.detail)

@@ -89,7 +89,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     differing_fields,
     gang_of_later_try,
 )
-from airflow_provider_gangjobs.submission.capabilities import require_topology
+from airflow_provider_gangjobs.submission.capabilities import require_claims, require_topology
 from airflow_provider_gangjobs.submission.jobs import (
     CHECK_JOB_SETS,
     CREATE_JOB_SET,
@@ -476,6 +476,10 @@ class _SubmissionRun(Struct, frozen=True):
             with _step(self.where, "find out whether the cluster places gangs by topology"):
                 client, namespace = self.requests.client, self.requests.namespace
                 await self.requests.retry(partial(require_topology, client, scheduler, namespace))
+        if self.shape.group_claims and isinstance(scheduler, Dialect):
+            with _step(self.where, "find out whether the cluster lets gangs share claims"):
+                client, namespace = self.requests.client, self.requests.namespace
+                await self.requests.retry(partial(require_claims, client, scheduler, namespace))
         if isinstance(scheduler, YuniKorn):
             scheduler = YuniKorn(nonce=secrets.token_hex(8))
         attempt = build_attempt(

@@ -38,13 +38,13 @@ RELEASES: dict[str, ReleaseFlags] = {
         api_gates=("GenericWorkload", "GangScheduling", "WorkloadWithJob"),
         scheduler_gates=("GenericWorkload", "GangScheduling"),
         runtime_config=("scheduling.k8s.io/v1alpha2",),
-        controllers=("podgroup-protection-controller",),
+        controllers=("podgroup-protection-controller", "resourceclaim-controller"),
     ),
     "1.37": ReleaseFlags(
         api_gates=("GenericWorkload", "WorkloadWithJob"),
         scheduler_gates=("GenericWorkload",),
         runtime_config=("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
-        controllers=("podgroup-protection-controller",),
+        controllers=("podgroup-protection-controller", "resourceclaim-controller"),
     ),
 }
 

@@ -1,4 +1,6 @@
-"""What a native gang asks of the scheduler: to be preempted as a whole or not at all, and to get nodes of one rack."""
+"""What a native gang asks of the scheduler: to be preempted as a whole or not at all, to get nodes of one rack, and to
+share a device.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
 
 GATES = {
-    "1.36": ("WorkloadAwarePreemption", "TopologyAwareWorkloadScheduling"),
-    "1.37": ("TopologyAwareWorkloadScheduling",),
+    "1.36": ("WorkloadAwarePreemption", "TopologyAwareWorkloadScheduling", "DRAWorkloadResourceClaims"),
+    "1.37": ("TopologyAwareWorkloadScheduling", "DRAWorkloadResourceClaims"),
 }
 SINGLE = {"1.36": "Pod", "1.37": {"single": {}}}
 """The disruption mode of a group whose pods are preempted one by one, which is the default."""
@@ -166,4 +168,65 @@ async def test_topology_is_refused_where_its_feature_gate_is_off(tenant: Tenant)
     async with GangService.connect(tenant.config) as gangs:
         with pytest.raises(InvalidGangSpec, match="its gate TopologyAwareWorkloadScheduling is off"):
             await submit_gang(gangs, gang_spec(3, topology=f"required:{RACK}"))
+        assert await gangs.client.list(PODS, tenant.namespace) == []
+
+
+@pytest.fixture
+def device(aware_tenant: Tenant) -> str:
+    """The name of a ResourceClaimTemplate for the only device of its class, which is published as a driver does."""
+    name = aware_tenant.namespace
+    resources, driver = "/apis/resource.k8s.io/v1", f"{name}.example.com"
+    template = {"spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": name}}]}}}
+    published = {
+        "driver": driver,
+        "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+        "allNodes": True,
+        "devices": [{"name": "only"}],
+    }
+    objects = {
+        f"{resources}/deviceclasses": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]},
+        f"{resources}/resourceslices": published,
+        f"{resources}/namespaces/{name}/resourceclaimtemplates": template,
+    }
+    with aware_tenant.plane.client() as admin:
+        for path, spec in objects.items():
+            admin.post(path, json={"metadata": {"name": name}, "spec": spec}).raise_for_status()
+    return name
+
+
+def claims_of(tenant: Tenant) -> list[dict[str, Any]]:
+    with tenant.plane.client() as admin:
+        path = f"/apis/resource.k8s.io/v1/namespaces/{tenant.namespace}/resourceclaims"
+        found: list[dict[str, Any]] = admin.get(path).json()["items"]
+        return found
+
+
+async def test_all_pods_of_a_gang_share_one_device_which_is_free_after_them(aware_tenant: Tenant, device: str) -> None:
+    claim = {"name": "device", "resourceClaimTemplateName": device}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {"resourceClaims": [claim]}}}
+    async with GangService.connect(aware_tenant.config) as gangs:
+        overrides = {"spec": {"resourceClaims": [claim]}}
+        submission = await start(gangs, aware_tenant, 3, manifest=manifest, pod_overrides=overrides)
+        (shared,) = claims_of(aware_tenant)
+        assert [user["resource"] for user in shared["status"]["reservedFor"]] == ["podgroups"]
+        await gangs.delete(submission.ref)
+        await until(lambda: not claims_of(aware_tenant), what="that the claim of the gang is deleted")
+
+
+async def test_pods_that_claim_the_device_one_by_one_wait_for_it(aware_tenant: Tenant, device: str) -> None:
+    """The same without the claim of the group: each pod has a claim, and there is one device."""
+    overrides = {"spec": {"resourceClaims": [{"name": "device", "resourceClaimTemplateName": device}]}}
+    async with GangService.connect(aware_tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(3, code=SLEEP, pod_overrides=overrides))
+        event = await follow_gang(aware_tenant, submission, Deadlines(assemble_s=10))
+    assert (event.status, event.counts["placed"]) == (Status.TIMEOUT, 0), event
+
+
+async def test_shared_claims_are_refused_where_their_feature_gate_is_off(tenant: Tenant) -> None:
+    claim = {"name": "device", "resourceClaimTemplateName": "device"}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {"resourceClaims": [claim]}}}
+    spec = gang_spec(3, manifest=manifest, pod_overrides={"spec": {"resourceClaims": [claim]}})
+    async with GangService.connect(tenant.config) as gangs:
+        with pytest.raises(InvalidGangSpec, match="its gate DRAWorkloadResourceClaims is off"):
+            await submit_gang(gangs, spec)
         assert await gangs.client.list(PODS, tenant.namespace) == []

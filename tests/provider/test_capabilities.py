@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def gang(**parameters):
-    return GangSpec(image="trainer:1", workers=2, **parameters)
+    return GangSpec(**{"image": "trainer:1", "workers": 2, **parameters})
 
 
 async def sent(cluster, spec):
@@ -90,6 +90,35 @@ async def test_topology_without_a_queue_is_refused_where_nothing_acts_on_it(clus
     with pytest.raises(InvalidGangSpec, match=problem):
         await GangService(cluster.client).submit(spec, submission_id="a")
     assert cluster.jobs() == []
+
+
+def gang_with_shared_claim(**parameters):
+    claim = {"name": "fabric", "resourceClaimTemplateName": "fabric"}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {"resourceClaims": [claim]}}}
+    return gang(manifest=manifest, pod_overrides={"spec": {"resourceClaims": [claim]}}, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"gang_scheduler": "native"}, "its gate DRAWorkloadResourceClaims is off. Switch the gate on, or create one"),
+        ({"gang_scheduler": "job-scheduling"}, "its gate DRAWorkloadResourceClaims is off"),
+        ({"gang": "off"}, "and the Workload API does not place the pods"),
+        ({"gang_scheduler": "yunikorn"}, "and the Workload API does not place the pods"),
+    ],
+    ids=["gate that is off", "gate of a Job that has the field", "no gang", "other scheduler"],
+)
+async def test_shared_claims_are_refused_where_each_pod_would_get_its_own_devices(cluster, parameters, problem):
+    with pytest.raises(InvalidGangSpec, match=problem):
+        await GangService(cluster.client).submit(gang_with_shared_claim(**parameters), submission_id="a")
+    assert cluster.jobs() == []
+
+
+async def test_one_pod_has_the_claim_that_a_gang_would_share(cluster):
+    await GangService(cluster.client).submit(gang_with_shared_claim(workers=1), submission_id="a")
+    (job,) = cluster.jobs()
+    assert "scheduling" not in job["spec"]
+    assert [claim["name"] for claim in job["spec"]["template"]["spec"]["resourceClaims"]] == ["fabric"]
 
 
 async def test_newer_version_whose_dry_run_has_no_answer_is_unknown_and_tried_again(cluster, monkeypatch):

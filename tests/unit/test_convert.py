@@ -128,6 +128,14 @@ def test_paused_job_stays_paused_and_a_queued_one_is_resumed_by_its_queue() -> N
     assert task_of(queued).manifest is None
 
 
+def test_claims_that_all_pods_share_stay_in_the_manifest() -> None:
+    claims = [{"name": "fabric", "resourceClaimTemplateName": "fabric"}]
+    scheduling = {"schedulingPolicy": {"basic": {}}, "resourceClaims": claims}
+    task = task_of(job(pod={"resourceClaims": claims}, scheduling=scheduling))
+    assert task.manifest["spec"] == {"scheduling": {"resourceClaims": claims}}
+    assert task.pod_overrides["spec"] == {"resourceClaims": claims}
+
+
 # -- Queues and schedulers ---------------------------------------------------------------------------------------------
 
 

@@ -412,6 +412,14 @@ def test_group_and_its_template_name_the_topology_of_a_gang_without_a_queue(name
     assert dialect.pod_group(group, "", "")["spec"]["schedulingConstraints"] == wanted
 
 
+@pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
+def test_group_and_its_template_have_the_claims_that_all_pods_share(name):
+    claim = {"name": "fabric", "resourceClaimTemplateName": "fabric"}
+    dialect, group = find_dialect(name), replace(GROUP, resource_claims=(claim,))
+    assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0]["resourceClaims"] == [claim]
+    assert dialect.pod_group(group, "", "")["spec"]["resourceClaims"] == [claim]
+
+
 def test_job_scheduling_sets_the_field_of_the_job():
     dialect = find_dialect("job-scheduling")
     assert dialect is not None

@@ -356,6 +356,14 @@ MANIFESTS = {
         "manifest.spec.scheduling",
         "Keep one of the two",
     ),
+    "a shared claim that no pod has": (
+        GangSpec(
+            manifest=job(scheduling={"resourceClaims": [{"name": "fabric", "resourceClaimTemplateName": "fabric"}]}),
+            pod_overrides={"spec": {"resourceClaims": [{"name": "fabric", "resourceClaimName": "fabric"}]}},
+        ),
+        "manifest.spec.scheduling.resourceClaims",
+        "has 'fabric', and the pods have no equal claim",
+    ),
     "template finalizer": (
         GangSpec(
             manifest=job({"metadata": {"finalizers": ["keep"]}, "spec": {"containers": [{"name": "a"}]}}), image="a"

@@ -240,6 +240,7 @@ def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
         size=shape.size,
         min_count=shape.min_count or shape.size,
         topology=topology[1] if topology else None,
+        resource_claims=shape.group_claims,
         priority_class=template["spec"].get("priorityClassName"),
         labels={keys.LABEL_GANG: gang},
         pod_annotations=template.get("metadata", {}).get("annotations", {}),
@@ -289,6 +290,8 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, queue: Queue, 
 
 def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: PlacementDecision) -> Object:
     job = dict(manifest.get("spec", {}))
+    if shape.shared_claims:
+        del job["scheduling"]  # the group has the claims
     job["suspend"] = True
     job["parallelism"] = shape.parallelism
     if shape.completions is not None:

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 INDEXED: Final = "Indexed"
 NON_INDEXED: Final = "NonIndexed"
+SHARED_CLAIMS: Final = "manifest.spec.scheduling.resourceClaims"
+"""Where a manifest names the claims of devices that all pods share, in the words of Kubernetes 1.37 (KEP-5729)."""
+
+ONE_CLAIM: Final = "create one ResourceClaim, and name it in the resourceClaims of the pods alone"
+"""How pods share a device without a group that has the claim. At most 256 pods can use such a claim."""
 
 
 class Shape(Struct, frozen=True):
@@ -56,6 +61,8 @@ class Shape(Struct, frozen=True):
     """`schedulerName` of the pods; `None` if the default scheduler places them."""
     topology: str | None = None
     """`required:LABEL` or `preferred:LABEL`; `None` for any nodes."""
+    shared_claims: tuple[dict[str, Any], ...] = ()
+    """`SHARED_CLAIMS`, of a manifest whose `spec.scheduling` has nothing else."""
 
     @property
     def size(self) -> int:
@@ -65,6 +72,11 @@ class Shape(Struct, frozen=True):
     def group_topology(self) -> str | None:
         """The topology of the gang if no queue decides about it. One pod has each topology."""
         return None if self.kueue_queue is not None or is_single_pod(self) else self.topology
+
+    @property
+    def group_claims(self) -> tuple[dict[str, Any], ...]:
+        """The claims of the group. One pod shares no claim: its own entry of the same name is the claim."""
+        return () if is_single_pod(self) else self.shared_claims
 
 
 def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
@@ -93,6 +105,7 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
         kueue_priority=spec.queue_priority or labels.get(LABEL_KUEUE_PRIORITY),
         scheduler_name=scheduler_name,
         topology=spec.topology,
+        shared_claims=_shared_claims(job),
     )
 
 
@@ -135,9 +148,14 @@ def _pod_spec(spec: GangSpec, job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_gang_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
-    if "scheduling" in job:
+    if "scheduling" in job and not _shared_claims(job):
         return "spec.scheduling"
     return "spec.template.spec.schedulingGroup" if pod.get("schedulingGroup") else None
+
+
+def _shared_claims(job: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    scheduling = job.get("scheduling") or {}
+    return tuple(scheduling["resourceClaims"] or ()) if set(scheduling) == {"resourceClaims"} else ()
 
 
 def _scheduler_name(spec: GangSpec, job: Mapping[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.identity import ROLE_NAME_MAX, SLUG_MAX
 from airflow_provider_gangjobs.gang.queues import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.render.placement import (
+    SHARED_CLAIMS,
     ineligibility_reason,
     is_single_pod,
     rendezvous_of,
@@ -153,6 +154,13 @@ def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
             f"cannot be a gang: {reason}",
             'Give workers, completionMode: Indexed and backoffLimit: 0, or set gang="preferred" or "off"',
         )
+    for claim in shape.shared_claims:
+        if claim not in (parsed.pod.get("resourceClaims") or ()):
+            yield Problem(
+                SHARED_CLAIMS,
+                f"has {claim.get('name')!r:.80}, and the pods have no equal claim, so they would not share its devices",
+                f"Give the same entry in {TEMPLATE}.spec.resourceClaims",
+            )
     if "scheduling" in job and parsed.pod.get("schedulingGroup"):
         yield Problem(
             "manifest.spec.scheduling", "is given together with the pods' schedulingGroup", "Keep one of the two"

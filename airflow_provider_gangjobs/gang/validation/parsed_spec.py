@@ -119,7 +119,7 @@ _POD: Final = {
 _TEMPLATE: Final = {"metadata": _METADATA, "spec": _POD}
 _JOB: Final = {
     "metadata": _METADATA,
-    "spec": {"template": _TEMPLATE, "scheduling": {}, "completionMode": _scalar},
+    "spec": {"template": _TEMPLATE, "scheduling": {"resourceClaims": [_NAMED]}, "completionMode": _scalar},
 }
 
 
