@@ -34,6 +34,7 @@ from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.documented_links import documented_links
 from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.cli_gangs import CliGangs
 from tests.sandbox_faults import arm
@@ -408,9 +409,11 @@ def test_connection_of_airflow_selects_cluster_and_namespace(
 ) -> None:
     extra: dict[str, Any] = {"kube_config_path": str(tonight.sandbox.kubeconfig_path), "namespace": tonight.namespace}
     monkeypatch.setenv("AIRFLOW_CONN_NIGHT", json.dumps({"conn_type": "kubernetes", "extra": extra}))
-    monkeypatch.setenv("AIRFLOW__GANGJOBS__LINKS", "Logs: https://logs.example.com/{pod} Runs: https://x/{dag_id}")
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__LINKS", documented_links())
     assert main(["why", "report", "fail", "--conn-id", "night"]) == 0
-    assert "\nRuns: https://x/report\nLogs of rank 0: https://logs.example.com/" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "\nRun: https://mlflow.example.com/#/experiments/1?searchFilter=tags.run='" in shown
+    assert "'\nMetrics of rank 0: https://grafana.example.com/d/pods?var-pod=" in shown
     assert main(["list", "--conn-id", "night", "-o", "name"]) == 0
     assert len(capsys.readouterr().out.split()) == 4
     assert main(["list", "--conn-id", "nosuch"]) == 1

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, Stopped, stopped_by_user
+from airflow_provider_gangjobs.kube.links import parse_links
 from airflow_provider_gangjobs.kube.well_known import (
     LABEL_GANG,
     LABEL_JOB_UID,
@@ -36,6 +38,7 @@ from airflow_provider_gangjobs.tracking.gang_listing import list_attempts, list_
 from airflow_provider_gangjobs.tracking.harvest.ledger import encode
 from airflow_provider_gangjobs.tracking.overview import Overview, explain_gangs
 from gangjobs_sandbox.apimachinery import selectors
+from tests.documented_links import documented_links
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import REF, JobBuilder, PodBuilder, at, condition, job, pod
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, status
@@ -325,6 +328,26 @@ async def test_every_door_shows_phase_category_reason_and_remedy() -> None:
         answer = json.loads(msgspec.json.encode(GangAnswer(gang=view)))["gang"]
         assert (answer["phase"], answer["category"], answer["summary"]) == (view.phase, view.category, view.summary)
         assert _sentence(view, at(120)).endswith(f": {view.summary}"), name
+
+
+@in_virtual_time
+async def test_tab_and_page_show_the_links_of_the_documentation() -> None:
+    name = "memory"
+    async with Lister({name: CASES[name]}).server as server:
+        config = replace(server.config, links=parse_links(documented_links()))
+        async with Client(config) as client:
+            gangs = await list_gangs(client, REF.namespace)
+            overview = await explain_gangs(client, REF.namespace, gangs)
+            (gang,) = await list_attempts(client, REF.namespace, name)
+            view = await read_view(client, gang)
+    tab = render(PageContext(TaskKey("dag", "run", name), view, str(view), "", "failed", at(120)), nonce="n", part=True)
+    page = build_gangs_view(Filters(), [("", overview)], (), dag_ids={"dag"}, without_dag=set(), now=at(120))
+    page_html = render_gangs(page, at(120), at(120), nonce="n", part=True)
+    start, end = (int(at(second).timestamp() * 1000) for second in (3, 63))
+    of_gang = "https://mlflow.example.com/#/experiments/1?searchFilter=tags.run='run'"
+    of_rank = f"https://grafana.example.com/d/pods?var-pod=pod-1&from={start}&to={end}"
+    found = [re.findall(r'href="(https://[^"]*)"', html.unescape(shown)) for shown in (tab, page_html)]
+    assert found == [[of_gang, of_rank], [of_gang]], "the page has one row for all ranks"
 
 
 @in_virtual_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.annotations import recorded
+from tests.documented_links import documented_links
 from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
@@ -220,17 +222,17 @@ def test_failed_rank_is_an_error_with_its_fields(task: TaskMaker) -> None:
     assert raised.value.category == train.xcoms["gang_end"]["category"] == "ApplicationFailed"
 
 
-LINKS = "Runs: https://runs.example.com/{dag_id}\nLogs: https://logs.example.com/{namespace}/{pod}"
-
-
 def test_error_links_to_the_gang_and_to_the_rank_that_failed(task: TaskMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__GANGJOBS__LINKS", LINKS)
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__LINKS", documented_links())
     with pytest.raises(AppFailed) as raised:
         task(FAIL).execute()
     links = raised.value.links
-    assert list(links) == ["Runs", "Logs of rank 1"]
+    assert list(links) == ["Run", "Metrics of rank 1"]
     assert all(f"{name}: {url}" in raised.value.log_message for name, url in links.items())
-    assert links["Logs of rank 1"].startswith("https://logs.example.com/default/")
+    assert re.fullmatch(
+        r"https://grafana\.example\.com/d/pods\?var-pod=[a-z0-9-]+-1-\w+&from=\d{13}&to=\d{13}",
+        links["Metrics of rank 1"],
+    )
 
 
 def test_unknown_field_of_a_link_is_refused_before_anything_is_created(
