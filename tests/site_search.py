@@ -41,7 +41,7 @@ class SiteSearch:
         return list(self._index["docnames"])
 
     def _terms_of(self, query: str) -> list[str]:
-        words = [word for word in re.split(r"\W+", query.lower()) if word]
+        words = [word for word in re.split(r"\W+", query.lower()) if word and not word.isdigit()]
         return [self._language.stem(word) for word in words if word not in self._language.stopwords]
 
     def _by_title(self, query: str) -> Iterator[tuple[int, str, str, str]]:

@@ -42,6 +42,22 @@ QUESTIONS = {
     "quota": "kueue",
     "EKS": "clusters",
     "preemption": "concepts",
+    "ImagePullBackOff": "troubleshooting",
+    "pod pending forever": "troubleshooting",
+    "insufficient nvidia.com/gpu": "troubleshooting",
+    "OOMKilled": "troubleshooting",
+    "exit code 137": "troubleshooting",
+    "xcom too large": "troubleshooting",
+    "kubernetes connection in triggerer": "installation",
+    "airflow task stuck deferred": "oncall",
+    "rerun failed rank only": "restarts",
+    "spot instance preempted": "concepts",
+    "torchrun rendezvous": "concepts",
+    "helm chart triggerer role": "installation",
+    "pod stuck terminating": "oncall",
+    "multi-node training": "index",
+    "share a device": "manifests",
+    "cancel a gang": "cli",
 }
 
 

@@ -43,6 +43,7 @@ def test_values_of_the_chart_have_options_and_a_connection_that_exist() -> None:
 def test_image_has_these_versions() -> None:
     (dockerfile,) = blocks("dockerfile")
     assert f"airflow-provider-gangjobs=={__version__}" in dockerfile
+    assert f"FROM apache/airflow:{HELM['airflowVersion']}\n" in dockerfile
     minor = version("apache-airflow-core").rpartition(".")[0]
     if re.search(rf"^apache-airflow=={minor}\.", (ROOT / "requirements.lock").read_text(), re.MULTILINE):
         assert f"FROM apache/airflow:{minor}." in dockerfile
