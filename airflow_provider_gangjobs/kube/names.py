@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LABEL_MAX: Final = 63
 SUBDOMAIN_MAX: Final = 253
 LABEL_VALUE_MAX: Final = 63
+ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 CONFIG_MAP_KEY_MAX: Final = 253
 ENV_NAME_MAX: Final = 4096
 """Kubernetes has no limit. A longer name is a mistake."""

@@ -104,6 +104,10 @@ def test_names_are_valid_for_both(
     assert (problem_with(text) is None) is is_valid(text)
 
 
+def test_annotations_have_the_same_limit() -> None:
+    assert names.ANNOTATIONS_BYTES_MAX == metadata._ANNOTATIONS_BYTES_MAX
+
+
 def test_provider_recognizes_the_sandbox_by_the_header_that_it_sends() -> None:
     assert messages.SANDBOX_SERVER == app.SERVER
 

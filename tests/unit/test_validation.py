@@ -133,6 +133,7 @@ PARAMETERS = {
     "command as text": (GangSpec(image="a", command="python x.py"), "command", "['python', 'x.py']"),
     "a number in args": (GangSpec(image="a", args=["--epochs", 3]), "args[1]", 'Write it as text: "3"'),
     "unknown policy": (GangSpec(image="a", gang="always"), "gang", "required, preferred, off"),
+    "unknown pull policy": (GangSpec(image="a", image_pull_policy="Maybe"), "image_pull_policy", "IfNotPresent"),
     "name with capitals": (GangSpec(image="a", name="Train"), "name", "lower-case"),
     "name that starts with a digit": (GangSpec(image="a", name="1a"), "name", "start with a letter"),
     "name without room for the attempt": (GangSpec(image="a", name="a" * 38), "name", "At most 37"),
@@ -147,6 +148,7 @@ PARAMETERS = {
     ),
     "the controller's label": (GangSpec(image="a", labels={"job-name": "x"}), "labels.job-name", "Job controller"),
     "annotation as boolean": (GangSpec(image="a", annotations={"a": True}), "annotations.a", '"true"'),
+    "huge annotations": (GangSpec(image="a", annotations={"a": "x" * 262144}), "annotations", "are allowed"),
     "env as number": (GangSpec(image="a", env={"A": 1}), "env.A", 'Write it as text: "1"'),
     "env as boolean": (
         GangSpec(image="a", env={"A": True}),
@@ -159,6 +161,12 @@ PARAMETERS = {
     "env name": (GangSpec(image="a", env={"A=B": "1"}), "env.A=B", "Rename"),
     "env twice": (GangSpec(image="a", env=[{"name": "A"}, {"name": "A"}]), "env[1]", "second time"),
     "env without name": (GangSpec(image="a", env=[{"value": "1"}]), "env[0].name", "is missing"),
+    "env with value and source": (
+        GangSpec(image="a", env=[{"name": "A", "value": "1", "valueFrom": {}}]),
+        "env[0]",
+        "both a value and a source",
+    ),
+    "env with unknown field": (GangSpec(image="a", env=[{"name": "A", "from": "x"}]), "env[0]", "has from"),
     "rank variable": (GangSpec(image="a", workers=2, env={"RANK": "0"}), "env.RANK", "rendezvous=False"),
     "our variable": (GangSpec(image="a", env={"GANG_RESULT_PATH": "x"}), "env.GANG_RESULT_PATH", "every rank"),
     "the number of ranks": (GangSpec(image="a", env={"GANG_SIZE": "9"}), "env.GANG_SIZE", "every rank"),
@@ -168,7 +176,28 @@ PARAMETERS = {
         "every rank",
     ),
     "bad quantity": (GangSpec(image="a", resources={"cpu": "2 cores"}), "resources.requests.cpu", "not a quantity"),
+    "negative quantity": (GangSpec(image="a", resources={"cpu": -1}), "resources.requests.cpu", "negative"),
     "device without domain": (GangSpec(image="a", resources={"gpu": 1}), "resources.requests.gpu", "nvidia.com/gpu"),
+    "half a device": (
+        GangSpec(image="a", resources={"nvidia.com/gpu": "500m"}),
+        "resources.requests.nvidia.com/gpu",
+        "cannot be divided",
+    ),
+    "request above limit": (
+        GangSpec(image="a", resources={"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}),
+        "resources.requests.memory",
+        "Raise the limit",
+    ),
+    "device without limit": (
+        GangSpec(image="a", resources={"requests": {"x.org/y": 1}}),
+        "resources.limits.x.org/y",
+        "is missing",
+    ),
+    "device with another limit": (
+        GangSpec(image="a", resources={"requests": {"x.org/y": 1}, "limits": {"x.org/y": 2}}),
+        "resources.requests.x.org/y",
+        "Make them equal",
+    ),
     "resources as a list": (GangSpec(image="a", resources=["cpu"]), "resources", "Give a dict"),
     "requests as a list": (GangSpec(image="a", resources={"requests": ["cpu"]}), "resources.requests", "Give a dict"),
     "mount without volume": (
@@ -181,6 +210,21 @@ PARAMETERS = {
         "spec.template.spec.containers[0].volumeMounts",
         "no mountPath",
     ),
+    "two mounts at one path": (
+        GangSpec(
+            image="a",
+            volumes=[{"name": "d"}],
+            volume_mounts=[{"name": "d", "mountPath": "/d"}, {"name": "d", "mountPath": "/d/"}],
+        ),
+        "spec.template.spec.containers[0].volumeMounts",
+        "Mount each path once",
+    ),
+    "two volumes of one name": (
+        GangSpec(image="a", volumes=[{"name": "d"}, {"name": "d"}]),
+        "spec.template.spec.volumes",
+        "2 times",
+    ),
+    "volume name": (GangSpec(image="a", volumes=[{"name": "D"}]), "spec.template.spec.volumes[0].name", "lower-case"),
     "mount over the files": (
         GangSpec(
             image="a",
@@ -215,6 +259,8 @@ PARAMETERS = {
     "labels with a number as key": (GangSpec(image="a", labels={1: "x"}), "labels", "which is not text"),
     "tolerations as a dict": (GangSpec(image="a", tolerations={"key": "x"}), "tolerations", "Give a list of dicts"),
     "pull secrets as text": (GangSpec(image="a", image_pull_secrets="s"), "image_pull_secrets", "as a list"),
+    "pull secret's name": (GangSpec(image="a", image_pull_secrets=["S"]), "image_pull_secrets[0]", "lower-case"),
+    "priority class": (GangSpec(image="a", priority_class="High!"), "priority_class", "lower-case"),
     "node selector": (GangSpec(image="a", node_selector={"a": "x y"}), "node_selector.a", "node's label"),
     "pod spec given as overrides": (
         GangSpec(image="a", pod_overrides={"spec": {"containers": [{"image": "b"}]}}),
@@ -332,6 +378,7 @@ MANIFESTS = {
         "manifest",
         "metadata.uid, status of a live object",
     ),
+    "its own selector": (GangSpec(manifest=job(selector={})), "manifest.spec.selector", "chosen by the server"),
     "generateName": (
         GangSpec(manifest=job(metadata={"generateName": "a-"})),
         "manifest.metadata.generateName",
@@ -345,6 +392,11 @@ MANIFESTS = {
     ),
     "no index": (GangSpec(manifest=job(completionMode="NonIndexed")), "manifest.spec", "cannot be a gang"),
     "replacement pods": (GangSpec(manifest=job(backoffLimit=3)), "manifest.spec", "kubernetes#142330"),
+    "unknown mode": (
+        GangSpec(manifest=job(completionMode="Sorted"), gang="off"),
+        "manifest.spec.completionMode",
+        "Choose Indexed or NonIndexed",
+    ),
     "text as parallelism": (GangSpec(manifest=job(parallelism="2")), "manifest.spec.parallelism", "not a whole number"),
     "two kinds of gang": (
         GangSpec(
@@ -460,6 +512,11 @@ MANIFESTS = {
         GangSpec(image="a", pod_overrides={"spec": {"tolerations": [{"key": "a", "value": 1}]}}),
         "pod_overrides.spec.tolerations[0].value",
         'Write it as text: "1"',
+    ),
+    "two containers of one name": (
+        GangSpec(manifest=job({"spec": {"containers": [{"name": "a", "image": "a"}] * 2}})),
+        "spec.template.spec.containers[1].name",
+        "given twice",
     ),
     "no container left": (
         GangSpec(image="a", pod_overrides={"spec": None}),

@@ -16,6 +16,8 @@ from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.identity import ROLE_NAME_MAX, SLUG_MAX
 from airflow_provider_gangjobs.gang.queues import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.render.placement import (
+    INDEXED,
+    NON_INDEXED,
     SHARED_CLAIMS,
     ineligibility_reason,
     is_single_pod,
@@ -91,6 +93,9 @@ def check_kind(parsed: ParsedSpec) -> Iterator[Problem]:
     copied = [f"metadata.{name}" for name in copied] + ["status"] * bool(manifest.get("status"))
     if copied:
         yield Problem("manifest", f"has {', '.join(copied)} of a live object", "Remove what the server writes")
+    for name in ("selector", "manualSelector"):
+        if name in manifest.get("spec", {}):
+            yield Problem(f"manifest.spec.{name}", "is chosen by the server", "Remove it")
 
 
 def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -122,10 +127,14 @@ def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
-    spec = parsed.spec
+    spec, mode = parsed.spec, parsed.manifest.get("spec", {}).get("completionMode", INDEXED)
     if spec.gang not in list(GangPolicy):
         yield Problem("gang", f"is {spec.gang!r}", f"Choose one of {', '.join(GangPolicy)}")
     yield from _check_scheduler(parsed)
+    if mode not in {INDEXED, NON_INDEXED}:
+        yield Problem("manifest.spec.completionMode", f"is {mode!r}", f"Choose {INDEXED} or {NON_INDEXED}")
+    if spec.image_pull_policy not in {None, "Always", "IfNotPresent", "Never"}:
+        yield Problem("image_pull_policy", f"is {spec.image_pull_policy!r}", "Choose Always, IfNotPresent or Never")
 
 
 def _check_scheduler(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -182,6 +191,7 @@ def check_restart_policy(parsed: ParsedSpec) -> Iterator[Problem]:
 def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
     if not parsed.pod.get("containers"):
         yield Problem(f"{TEMPLATE}.spec.containers", "has none left", "Do not remove all of them by pod_overrides")
+    seen: set[object] = set()
     written, added = ((each.get("spec") or {}).get("containers") or [] for _, each in parsed.user_templates())
     known = [one.get("name") for one in (written or [{"name": MAIN_CONTAINER}]) + added]
     main = parsed.pod["containers"][0].get("name") if parsed.pod.get("containers") else None
@@ -198,6 +208,10 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
             yield Problem(
                 where, f"is {container['image']!r:.80}, which has white space", "Correct the name of the image"
             )
+        name = container.get("name")
+        if name in seen:
+            yield Problem(f"{path}.name", f"{name!r} is given twice", "Rename one of the containers")
+        seen.add(name)
 
 
 def _image_remedy(parsed: ParsedSpec, container: Mapping[str, Any]) -> str:
@@ -387,6 +401,8 @@ def _topology(value: str) -> Iterator[Problem]:
 
 _RESERVED_POD_LABELS: Final = frozenset({"controller-uid", "job-name"})
 _RESERVED_POD_PREFIX: Final = "batch.kubernetes.io/"
+_PROVIDER_ANNOTATIONS_BYTES: Final = 8 * 1024
+"""Space that is reserved for the annotations of the provider."""
 
 
 def check_names(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -400,9 +416,8 @@ def check_names(parsed: ParsedSpec) -> Iterator[Problem]:
         yield Problem("manifest.metadata.generateName", "gives each try another name", "Use metadata.name")
     if spec.name is not None and "generateName" in metadata:
         yield Problem("manifest.metadata.generateName", "is given together with name", "Remove it")
-    namespace = spec.namespace or metadata.get("namespace")
-    if namespace is not None and (wrong := names.problem_with_dns_label(namespace)):
-        yield Problem("namespace", wrong, "Rename it")
+    yield from _named(names.problem_with_dns_label, _label_names(parsed))
+    yield from _named(names.problem_with_dns_subdomain, _subdomain_names(parsed))
 
 
 def _slug(path: str, value: Any) -> Iterator[Problem]:
@@ -414,6 +429,30 @@ def _slug(path: str, value: Any) -> Iterator[Problem]:
             f"{value!r} has {len(value)} characters",
             f"At most {SLUG_MAX}: a digest and the attempt follow, and the Job's name may have 52",
         )
+
+
+def _label_names(parsed: ParsedSpec) -> Iterator[tuple[str, Any]]:
+    namespace = parsed.spec.namespace or parsed.manifest.get("metadata", {}).get("namespace")
+    if namespace is not None:
+        yield "namespace", namespace
+    for path, container in parsed.containers():
+        yield f"{path}.name", container.get("name")
+    for index, volume in enumerate(parsed.pod.get("volumes", [])):
+        yield f"spec.template.spec.volumes[{index}].name", volume.get("name")
+
+
+def _subdomain_names(parsed: ParsedSpec) -> Iterator[tuple[str, Any]]:
+    for parameter in ("priority_class", "service_account"):
+        if (value := getattr(parsed.spec, parameter)) is not None:
+            yield parameter, value
+    for index, secret in enumerate(parsed.spec.image_pull_secrets or ()):
+        yield f"image_pull_secrets[{index}]", secret
+
+
+def _named(rule: Callable[[Any], str | None], values: Iterator[tuple[str, Any]]) -> Iterator[Problem]:
+    for path, value in values:
+        if wrong := rule(value):
+            yield Problem(path, wrong, "Rename it")
 
 
 def check_labels(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -453,11 +492,17 @@ def _labels(parsed: ParsedSpec, path: str, labels: Mapping[str, Any], *, of_pods
 
 
 def _annotations(parsed: ParsedSpec, path: str, annotations: Mapping[str, Any]) -> Iterator[Problem]:
+    size = 0
     for key, value in annotations.items():
         at = f"{path}.{key}"
         yield from _key(at, key)
-        if value is not None and not isinstance(value, str):
+        if isinstance(value, str):
+            size += len(key.encode()) + len(value.encode())
+        elif value is not None:
             yield parsed.user_manifest.not_text_problem(at, value)
+    limit = names.ANNOTATIONS_BYTES_MAX - _PROVIDER_ANNOTATIONS_BYTES
+    if size > limit:
+        yield Problem(path, f"has {size} bytes in total, and {limit} are allowed", "Use files for large text")
 
 
 def _key(path: str, key: str) -> Iterator[Problem]:

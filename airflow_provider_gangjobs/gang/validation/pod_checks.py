@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -47,30 +49,63 @@ if TYPE_CHECKING:
 
 _STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _HUGEPAGES: Final = "hugepages-"
+_NATIVE_DOMAIN: Final = "kubernetes.io/"
 _REMEDIES: Final = {"gpu": "Name the device, e.g. nvidia.com/gpu", "mem": "Write memory"}
+
+Amounts = dict[str, Decimal]
 
 
 def check_resources(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check the names and quantities. How requests and limits go together, the API server says."""
     for path, container in parsed.containers():
+        resources = container.get("resources", {})
         named = path.endswith(".containers[0]") and parsed.spec.resources is not None
-        found: dict[str, Problem | None] = {}
-        for part in ("requests", "limits"):
-            for name, value in container.get("resources", {}).get(part, {}).items():
-                at = f"{'resources' if named else f'{path}.resources'}.{part}.{name}"
-                found[name] = found.get(name) or _problem(at, name, value)
-        yield from filter(None, found.values())
+        yield from _container("resources" if named else f"{path}.resources", resources)
 
 
-def _problem(at: str, name: str, value: Any) -> Problem | None:
+def _container(path: str, resources: Mapping[str, Any]) -> Iterator[Problem]:
+    amounts: dict[str, Amounts] = {"requests": {}, "limits": {}}
+    found: dict[str, Problem] = {}
+    for part, read in amounts.items():
+        for name, value in resources.get(part, {}).items():
+            problem = _problem(path, part, name, value)
+            if problem is None:
+                read[name] = quantity.parse(value)
+            else:
+                found.setdefault(name, problem)
+    yield from found.values()
+    yield from _between(path, amounts["requests"], amounts["limits"])
+
+
+def _problem(path: str, part: str, name: str, value: Any) -> Problem | None:
+    at = f"{path}.{part}.{name}"
     if not _is_known(name):
         wrong = names.problem_with_qualified_name(name) if "/" in name else f"{name!r} is not a resource"
         return Problem(at, wrong or "", _REMEDIES.get(name, "Use cpu, memory, ephemeral-storage or <domain>/<name>"))
     try:
-        quantity.parse(value)
+        amount = quantity.parse(value)
     except (ValueError, TypeError):
         return Problem(at, f"{value!r} is not a quantity", "Write a number such as 2, 500m or 4Gi")
+    if amount < 0:
+        return Problem(at, f"{value!r} is negative", "Give 0 or more")
+    if is_extended(name) and amount != amount.to_integral_value():
+        return Problem(at, f"{value!r} is not whole, and a device cannot be divided", "Give a whole number")
     return None
+
+
+def _between(path: str, requests: Amounts, limits: Amounts) -> Iterator[Problem]:
+    for name, requested in requests.items():
+        limit = limits.get(name)
+        if limit is None and is_extended(name):
+            yield Problem(f"{path}.limits.{name}", "is missing, and a device needs it", f"Set it to {requested}")
+        elif limit is not None and is_extended(name) and requested != limit:
+            yield Problem(f"{path}.requests.{name}", f"{requested} is not the limit {limit}", "Make them equal")
+        elif limit is not None and requested > limit:
+            yield Problem(f"{path}.requests.{name}", f"{requested} is above the limit {limit}", "Raise the limit")
+
+
+def is_extended(name: str) -> bool:
+    """Return whether a resource is extended, such as a device, which is never divided or overcommitted."""
+    return "/" in name and not name.startswith(_NATIVE_DOMAIN)
 
 
 def _is_known(name: str) -> bool:
@@ -80,8 +115,11 @@ def _is_known(name: str) -> bool:
 
 
 def check_volumes(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Check that every mounted volume exists."""
+    """Check that every mounted volume exists once, and that each path is mounted once."""
     volumes = [volume.get("name") for volume in parsed.pod.get("volumes", [])]
+    for name, count in Counter(map(str, volumes)).items():
+        if count > 1:
+            yield Problem(f"{TEMPLATE}.spec.volumes", f"has {name!r} {count} times", "Keep one")
     if parsed.spec.mounts_files:
         yield from check_volume_of_provider(parsed, FILES_VOLUME, keys.FILES_PATH, "the files")
     for path, container in parsed.containers():
@@ -92,6 +130,9 @@ def check_volumes(parsed: ParsedSpec) -> Iterator[Problem]:
             if name not in volumes:
                 what = f"mounts {name!r}, and no volume has this name"
                 yield Problem(f"{path}.volumeMounts", what, "Add it to volumes, or correct the name")
+        for mounted, count in Counter(_mount_paths(container)).items():
+            if count > 1:
+                yield Problem(f"{path}.volumeMounts", f"has {mounted} {count} times", "Mount each path once")
 
 
 def check_volume_of_provider(parsed: ParsedSpec, volume: str, folder: str, what: str) -> Iterator[Problem]:
@@ -146,6 +187,7 @@ _SET_BY_THE_PROVIDER: Final = frozenset(
         *(keys.ENV_ROLE, keys.ENV_ROLE_RANK, keys.ENV_ROLE_SIZE, keys.ENV_RANK_OFFSET),
     }
 )
+_FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})
 
 
 def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -196,6 +238,12 @@ def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> It
         value = item.get("value")
         if value is not None and not isinstance(value, str):
             yield parsed.user_manifest.not_text_problem(f"{at}.value", value)
+        if value is not None and "valueFrom" in item:
+            yield Problem(at, f"gives {name} both a value and a source", "Keep value or valueFrom")
+        if unknown := sorted(set(item) - _FIELDS):
+            yield Problem(
+                at, f"has {', '.join(unknown)}, which is not a field of an environment variable", _VALUE_REMEDY
+            )
 
 
 def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
