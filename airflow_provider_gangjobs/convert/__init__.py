@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.convert.dag_source import write_dags
 from airflow_provider_gangjobs.convert.documents import ConversionError, Document, read_documents
 from airflow_provider_gangjobs.convert.gang import set_parameters
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.render.user_manifest import lead_to
+from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars, lead_to
 from airflow_provider_gangjobs.kube.text import pluralize, to_printable_line
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
@@ -70,6 +70,8 @@ def convert(texts: Mapping[str, str]) -> Conversion:
     documents = [document for file, text in texts.items() for document in read_documents(file, text)]
     beside = [each.data for each in documents]
     config_maps = {each.name: each for each in documents if each.kind == "v1 ConfigMap"}
+    workloads = [each.data for each in documents if each.kind in KINDS]
+    known = {f"v1 ConfigMap {name}" for path, name in iter_scalars(workloads, "") if "configMap" in path}
     names: Counter[str] = Counter()
     tasks = []
     for each in documents:
@@ -79,16 +81,25 @@ def convert(texts: Mapping[str, str]) -> Conversion:
     if not tasks:
         first = documents[0]
         raise first.error(f"{first.kind} is not converted", lead_to(first.data))
-    known = {*KINDS, "v1 ConfigMap", *(f"v1 Service {task.service}" for task in tasks)}
+    known |= {f"v1 Service {task.service}" for task in tasks}
     for each in documents:
-        if known.isdisjoint((each.kind, f"{each.kind} {each.name}")) and not each.kind.endswith("TrainingRuntime"):
+        is_used = each.kind in KINDS or each.kind.endswith("TrainingRuntime") or f"{each.kind} {each.name}" in known
+        if not is_used:
             where = f"{each.kind} {each.name} ({each.file}, line {each.line})"
-            tasks[0].note(f"{where} is not converted. {lead_to(each.data)}")
+            tasks[0].note(f"{where} is not converted. {_cure(each)}")
     return Conversion(write_dags(tasks), [line for task in tasks for line in _summary(task)])
+
+
+def _cure(document: Document) -> str:
+    """Return what to do with an object that stands beside the workloads."""
+    is_of_peers = document.kind == "v1 Service" and document.data.get("spec", {}).get("clusterIP") == "None"
+    serves = (document.kind == "v1 Service" and not is_of_peers) or document.kind.startswith("apps/")
+    return "Create it beforehand, as with kubectl" if serves else lead_to(document.data)
 
 
 def _task(document: Document, config_maps: Mapping[str, Document], number: int) -> Task:
     try:
+        document.require_values()
         task = KINDS[document.kind](document)
         task.number = number
         set_parameters(task, config_maps)

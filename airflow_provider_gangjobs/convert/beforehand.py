@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.convert.host_names import PROGRAM, map_texts, text_of
+from airflow_provider_gangjobs.convert.secrets import is_secret
 from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
 from airflow_provider_gangjobs.gang.validation.pod_checks import problems_with_files
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
@@ -49,7 +50,8 @@ def use_files(task: Task, config_maps: Mapping[str, Document]) -> None:
         for volume in list(pod.get("volumes", ())):
             name = volume.get("configMap", {}).get("name")
             others = [path for path, text in iter_scalars(pod, "") if path.endswith("Ref.name") and text == name]
-            if name in config_maps and "items" not in volume["configMap"] and not others:
+            is_whole = "items" not in volume.get("configMap", {}) and not others
+            if name in config_maps and is_whole and "binaryData" not in config_maps[name].data:
                 _use_files(task, pod, volume, config_maps[name].data.get("data", {}))
 
 
@@ -59,7 +61,7 @@ def _use_files(task: Task, pod: dict[str, Any], volume: dict[str, Any], files: d
     mounts = [each for one in containers for each in one.get("volumeMounts", ()) if each["name"] == volume["name"]]
     moved = {each["mountPath"]: "/".join([FILES_PATH, *filter(None, [each.get("subPath")])]) for each in mounts}
     all_files = {**files, **task.parameters.get("files", {})}
-    is_text = all(isinstance(text, str) and "\n" in text for text in files.values())
+    is_text = all(isinstance(text, str) and "\n" in text and not is_secret(name, text) for name, text in files.items())
     patterns = {_path(path): target for path, target in moved.items()}
     is_named = all(re.search(pattern, text_of([files, programs])) for pattern in patterns)
     is_new = all(all_files[name] == text for name, text in files.items()) and not any(problems_with_files(all_files))

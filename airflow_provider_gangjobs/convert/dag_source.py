@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 88
 """The default of ruff. Code of this width stays as it is with a longer one, because broken lists end with a comma."""
+_MODES: Final = ("defaultMode", "mode")
+"""Fields with the permissions of a file, which people read as octal numbers."""
 _UNITS: Final = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 _IMPORTS: Final = {
     "timedelta(": "from datetime import timedelta\n\n",
@@ -116,11 +118,13 @@ class _Writer:
                 return "{" + ", ".join(f"{quoted(k)}: {self._flat(item, k)}" for k, item in value.items()) + "}"
             case list():
                 return "[" + ", ".join(self._flat(item, hint) for item in value) + "]"
+            case int() if hint in _MODES:
+                return f"0o{value:03o}"
         return repr(value)
 
     def _constant(self, text: str, hint: str) -> str:
         escaped = "".join(each if each in "\n\t" else _escape(each) for each in text).replace('"""', '\\"\\"\\"')
-        escaped = re.sub(r'"$', r"\\" + '"', escaped)
+        escaped = re.sub(r'"\Z', r"\\" + '"', escaped)
         name = re.sub(r"\W+", "_", hint.rpartition("/")[2], flags=re.ASCII).strip("_").upper() or "TEXT"
         name = f"TEXT_{name}" if name[0].isdigit() else name
         literal = f'"""\\\n{escaped}"""'

@@ -9,7 +9,13 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.render.user_manifest import TEXT_CHARACTERS_MAX, kind_of, parse_documents
+from airflow_provider_gangjobs.convert.secrets import without_secrets
+from airflow_provider_gangjobs.gang.render.user_manifest import (
+    TEXT_CHARACTERS_MAX,
+    iter_scalars,
+    kind_of,
+    parse_documents,
+)
 from airflow_provider_gangjobs.gang.validation.parsed_spec import not_json_problems
 from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
 
@@ -19,6 +25,12 @@ _TEMPLATE: Final = re.compile(
     r"|(?:include|if|else|end|range|with|define|template|tpl|toYaml|required|block)\b|/\*)"
 )
 """The beginning of an action of Helm. Other braces may be text of a program."""
+
+
+_PLACEHOLDER: Final = re.compile(r"\$\{?[A-Za-z_]\w*\}?|<+[A-Za-z][\w -]*>+|\b__[A-Z_]+__\b")
+"""What `envsubst`, or a person, replaces before the manifest can be used. `$(NAME)` is of Kubernetes."""
+_FREE_TEXT: Final = re.compile(r"(?:^|\.)(?:command|args|env|annotations|description)\b")
+"""The paths of texts in which a program may have a placeholder of its own."""
 
 
 class ConversionError(Exception):
@@ -51,13 +63,25 @@ class Document(Struct, frozen=True):
         lines = enumerate(self.text.splitlines()[self.line - 1 :], self.line)
         return next((number for number, line in lines if part in line), self.line)
 
+    def require_values(self) -> None:
+        """Check that no field has a placeholder in place of its value.
+
+        Raises:
+            ConversionError: one has.
+        """
+        for path, value in iter_scalars(self.data, ""):
+            found = _PLACEHOLDER.search(value) if isinstance(value, str) and not _FREE_TEXT.search(path) else None
+            if found:
+                remedy = "Write the value in its place, as `envsubst` does with variables"
+                raise self.error(f"{path} has the placeholder {found[0]}", remedy, found[0])
+
     def error(self, what: str, remedy: str, part: str = "") -> ConversionError:
         """Return the error about a part of the object."""
         return error_at(self.file, self.line_of(part), what, remedy)
 
 
 def error_at(file: str, line: int, what: str, remedy: str) -> ConversionError:
-    message = to_printable_line(f"{file}: line {line}: {what}. {remedy}")
+    message = to_printable_line(without_secrets(f"{file}: line {line}: {what}. {remedy}", "${}".format))
     return ConversionError(cut_end(message, PROBLEM_CHARACTERS_MAX))
 
 
@@ -98,4 +122,4 @@ def _objects(document: Document) -> Iterator[Document]:
     ):
         yield document
     else:
-        raise document.error("is no object of Kubernetes", "Give manifests with apiVersion, kind, and metadata")
+        raise document.error("is no object of Kubernetes", "Give manifests, as `kubectl kustomize` prints them")

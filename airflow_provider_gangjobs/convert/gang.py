@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.convert.beforehand import needs, use_files
 from airflow_provider_gangjobs.convert.host_names import role_name
 from airflow_provider_gangjobs.convert.pods import pod_parameters, require_template
+from airflow_provider_gangjobs.convert.secret_values import leave_secrets_out
 from airflow_provider_gangjobs.gang import schedulers
 from airflow_provider_gangjobs.gang.render.placement import ineligibility_reason, is_single_pod, shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, RoleSpec
@@ -33,6 +34,12 @@ _LINKS: Final = {
 }
 """The scheduler by a label or an annotation that links pods to their group. The provider sets its own."""
 _TOPOLOGY: Final = re.compile(r"kueue\.x-k8s\.io/podset-(required|preferred)-topology")
+_LEFT_OUT: Final = {
+    re.escape(PARTIAL_ADMISSION): "all pods of a gang start together",
+    r"kueue\.x-k8s\.io/(pod-group|retriable-in-group).*": "give the pods of the group as roles of one gang",
+    r"alpha\.jobset\.sigs\.k8s\.io/.*": "give affinity, or topology in a queue of Kueue",
+}
+"""Labels and annotations with which a controller would do something else to the pods of a gang, and the cure."""
 _OF_SERVER: Final = re.compile(
     r"batch\.kubernetes\.io/.*|controller-uid|job-name|kubectl\.kubernetes\.io/last-applied-configuration"
 )
@@ -59,6 +66,9 @@ def set_parameters(task: Task, config_maps: Mapping[str, Document]) -> None:
         _set_metadata(task, template.get("metadata", {}))
         _set_scheduler(task, template["spec"])
         task.parameters |= pod_parameters(task, task.parts[0], set(PARAMETERS))
+    for name in [name for name in task.parameters if name != "ssh_secret"]:
+        if (value := leave_secrets_out(task, task.parameters.pop(name), name)) is not None:
+            task.parameters[name] = value
     if found := needs(task):
         namespace = f" -n {task.parameters['namespace']}" if "namespace" in task.parameters else ""
         task.note(f"These must exist beforehand: kubectl get{namespace} {' '.join(found)}")
@@ -115,14 +125,21 @@ def _set_metadata(task: Task, of_pods: dict[str, Any]) -> None:
             elif name in _LINKS and task.is_gang:
                 given["gang_scheduler"] = _LINKS[name]
                 task.note("The provider makes the group of the pods", "gang_scheduler")
-            elif name == PARTIAL_ADMISSION and task.is_gang:
-                task.note(f"{name} is left out: all pods of a gang start together")
-            elif not _OF_SERVER.fullmatch(name):
+            elif _is_kept(task, name):
                 kept[name] = value
         if kept:
             given[kind] = kept
         if own.keys() & kept.keys() - others.keys():
             task.note(f"The pods have the {kind} of the {task.document.data['kind']}, too", kind)
+
+
+def _is_kept(task: Task, name: str) -> bool:
+    """Return whether the pods keep a label or an annotation. What is left out is named, but for what servers set."""
+    cure = next((cure for pattern, cure in _LEFT_OUT.items() if re.fullmatch(pattern, name)), None)
+    if cure is None or (name == PARTIAL_ADMISSION and not task.is_gang):
+        return not _OF_SERVER.fullmatch(name)
+    task.note(f"{name} is left out: {cure}")
+    return False
 
 
 def _set_scheduler(task: Task, pod: dict[str, Any]) -> None:
@@ -142,7 +159,9 @@ def _set_roles(task: Task) -> None:
     _set_metadata(task, {})
     shared: dict[str, Any] = {}
     for part in task.parts:
-        pod = part.spec["template"]["spec"]
+        pod, metadata = part.spec["template"]["spec"], part.spec["template"].get("metadata", {})
+        for kind in ("labels", "annotations"):
+            metadata[kind] = {name: each for name, each in metadata.get(kind, {}).items() if _is_kept(task, name)}
         shared |= {field: pod.pop(field) for field in _SHARED if field in pod}
     _set_scheduler(task, shared)
     task.parameters |= {_SHARED[field]: value for field, value in shared.items() if value != "default-scheduler"}

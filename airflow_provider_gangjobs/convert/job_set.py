@@ -20,22 +20,20 @@ _CURES: Final = {
     "coordinator": "rank 0 of the first role is $(MASTER_ADDR)",
     "failurePolicy": "the first failure ends the gang, and retries start it again",
 }
-_OF_PART: Final = ("template", "parallelism", "completions", "completionMode", "backoffLimit")
+_KEPT: Final = ("name", "replicas", "template", "parallelism", "completions", "completionMode")
 
 
 def convert(document: Document) -> Task:
     """Return the workload of a JobSet."""
     spec = dict(document.data["spec"])
     jobs, network = spec.pop("replicatedJobs"), spec.pop("network", {})
-    parts = [_part(document, job) for job in jobs]
-    task = Task(document, merged(parts), network.get("subdomain", document.name))
+    task = Task(document, merged([_part(document, job) for job in jobs]), network.get("subdomain", document.name))
+    is_one_job = len(jobs) == 1 and jobs[0].get("replicas", 1) == 1
     for job in jobs:
-        fields = {name: value for name, value in job["template"]["spec"].items() if name not in _OF_PART}
-        task.leave_out({**fields, **({"dependsOn": 0} if "dependsOn" in job else {})}, _CURES)
+        fields = {**job, **({} if is_one_job else job["template"]["spec"])}
+        task.leave_out({name: value for name, value in fields.items() if name not in _KEPT}, _CURES)
     if restarts := spec.get("failurePolicy", {}).get("maxRestarts"):
         task.parameters["retries"] = restarts
-    if task.is_queued:
-        spec.pop("suspend", None)
     task.take_limits(spec)
     task.leave_out(spec, _CURES)
     task.warn_about(r"jobset\.sigs\.k8s\.io/[\w-]+", "the pods of a gang have no such name or number")
@@ -44,11 +42,19 @@ def convert(document: Document) -> Task:
 
 def _part(document: Document, job: dict[str, Any]) -> Part:
     name, spec, replicas = job["name"], job["template"]["spec"], job.get("replicas", 1)
-    pods_of_job = spec.get("parallelism", 1)
-    prefix = f"{document.name}-{name}"
+    template, pods_of_job, prefix = template_of(job["template"]), spec.get("parallelism", 1), f"{document.name}-{name}"
     if replicas > 1 and pods_of_job == 1:  # the index of a Job is that of its pod here
-        template = map_texts(spec["template"], lambda text: text.replace(_JOB_INDEX, COMPLETION_INDEX))
+        template = map_texts(template, lambda text: text.replace(_JOB_INDEX, COMPLETION_INDEX))
         return Part(name, pods(replicas, template), prefix, "-0")
     if replicas == 1:
-        return Part(name, {"completionMode": "Indexed", "backoffLimit": 0, **spec}, f"{prefix}-0")
-    return Part(name, pods(replicas * pods_of_job, spec["template"]), f"{prefix}-0")
+        spec = {"completionMode": "Indexed", "backoffLimit": 0, **spec, "template": template}
+        return Part(name, spec, f"{prefix}-0")
+    return Part(name, pods(replicas * pods_of_job, template), f"{prefix}-0")
+
+
+def template_of(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the pods of a Job template, with its labels and annotations, because the gang is one Job."""
+    template: dict[str, Any] = job["spec"]["template"]
+    own, of_pods = job.get("metadata", {}), template.get("metadata", {})
+    both = {kind: {**own.get(kind, {}), **of_pods.get(kind, {})} for kind in ("labels", "annotations")}
+    return {**template, "metadata": {**of_pods, **both}}

@@ -21,6 +21,10 @@ CURES: Final = {
 }
 
 
+_OF_LAUNCHER: Final = ("command", "args", "env", "image", "restartPolicy")
+"""Fields of the Launcher that are used, or told on their own."""
+
+
 def convert(document: Document) -> Task:
     """Return the workload of an MPIJob.
 
@@ -31,7 +35,7 @@ def convert(document: Document) -> Task:
     replicas = spec.pop("mpiReplicaSpecs")
     worker = replicas.get("Worker", replicas["Launcher"])
     slots, policy = spec.pop("slotsPerWorker", 1), dict(spec.pop("runPolicy", {}))
-    set_mpi(task, replicas["Launcher"]["template"], worker["template"], worker.get("replicas", 1), slots)
+    set_mpi(task, template_of(replicas["Launcher"]), template_of(worker), worker.get("replicas", 1), slots)
     task.take_limits(policy)
     task.leave_out({**policy, **spec}, CURES)
     return task
@@ -48,9 +52,10 @@ def set_mpi(task: Task, launcher: Any, worker: Any, workers: int, slots: Any = N
         raise task.document.error("has no command for mpirun", "Give the command of the Launcher", "Launcher")
     if starter.get("image") != container.get("image"):
         task.note(f"Rank 0 runs the command of the Launcher, whose image was {starter.get('image')}", "image")
-    known = {"containers", "name", "command", "args", "env", *worker["spec"], *container}
-    if left := sorted((launcher["spec"].keys() | starter.keys()) - known):
+    if left := [name for name in other_fields(launcher, worker) if name not in _OF_LAUNCHER]:
         task.note(f"The pods are those of the Worker: {', '.join(left)} of the Launcher are left out")
+    if starter is not container and ("command" in container or "args" in container):
+        task.note("The program of the Worker is left out: the gang starts sshd on each rank", "command")
     for field in ("command", "args"):
         words = starter.get(field, [])
         container[field] = map_texts(words, lambda text: text.replace("/etc/mpi/hostfile", f"{FOLDER}/hostfile"))
@@ -64,6 +69,22 @@ def set_mpi(task: Task, launcher: Any, worker: Any, workers: int, slots: Any = N
     create = f"kubectl create secret generic {secret} --type=kubernetes.io/ssh-auth --from-file={KEY}=mpi-key"
     task.note(f'Create it by ssh-keygen -t ed25519 -N "" -f mpi-key, and {create}', "ssh_secret")
     task.parts = [Part("", pods(workers, worker))]
+
+
+def other_fields(template: Mapping[str, Any], than: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a pod template, of its pod, and of its main container that another template has not."""
+    main, other = main_container(template), main_container(than)
+    pairs = [(template, than), (template["spec"], than["spec"]), (main, other)]
+    fields = [name for one, another in pairs for name, value in one.items() if value != another.get(name)]
+    has_more = len(template["spec"]["containers"]) > 1
+    return [name for name in fields if name not in ("spec", "name", "" if has_more else "containers")]
+
+
+def template_of(replica: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pod template of a replica, with the `restartPolicy` that the operator gives to it."""
+    template: dict[str, Any] = replica["template"]
+    given = {"restartPolicy": replica["restartPolicy"]} if "restartPolicy" in replica else {}
+    return {**template, "spec": {**template["spec"], **given}}
 
 
 def main_container(template: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.convert.host_names import replace_host_names
+from airflow_provider_gangjobs.convert.secret_values import move_secrets
 from airflow_provider_gangjobs.gang.render.pod_template import (
     CONTAINER_FIELDS,
     POD_FIELDS,
@@ -41,14 +41,6 @@ _DEFAULTS: Final = {
 """What Kubernetes or the provider takes if the field of the pod or the container is missing."""
 _OF_POD: Final = ("name", "namespace", "creationTimestamp")
 _OF_GANG: Final = ("subdomain", "hostname", "setHostnameAsFQDN")
-_SECRET: Final = re.compile(
-    r"(?:.*_)?(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)", re.IGNORECASE
-)
-"""Names of variables whose value is a secret, and of options of programs."""
-_CREDENTIALS: Final = re.compile(r"(://[^/\s:@]{0,256}:)[^/\s@$]{1,256}(@)")
-_OPTION: Final = re.compile(r"(?<![\w-])--?([A-Za-z][\w-]{0,63})")
-_VALUE: Final = re.compile(r"([ =][\"']?)([^\s\"'$/-][^\s\"';|&]*)")
-"""The value of an option in the same text. A number, a path, a variable, and a further option are no secrets."""
 
 
 def require_template(task: Task, template: Any) -> None:
@@ -86,7 +78,7 @@ def pod_parameters(task: Task, part: Part, names: Collection[str]) -> dict[str, 
     containers = [_without_defaults(one) for one in pod.pop("containers")]
     for each in (*containers, *pod.get("initContainers", ())):
         each |= {"env": list(_kept_env(task, each["env"]))} if "env" in each else {}
-        _move_secret_arguments(task, each)
+        move_secrets(task, each)
         replace_host_names(task, part, each)
     container = next(one for one in containers if one["name"] == main)
     containers.remove(container)
@@ -119,76 +111,17 @@ def _without_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept_env(task: Task, env: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the variables without those of the rendezvous, and without secret values."""
+    """Yield the variables without those of the rendezvous."""
     for item in env:
         name, value = str(item.get("name")), str(item.get("value", "set"))
-        is_literal = "value" in item and value and "$(" not in value
         if task.has_rendezvous and name in RENDEZVOUS_ENV:
             task.note(f"{name} was {value}: each rank has it from the gang", "env")
             if name == "MASTER_PORT" and value.isdigit() and int(value) != Rendezvous().port:
                 task.parameters["rendezvous"] = Rendezvous(int(value))
             if name == "WORLD_SIZE" and value != str(task.size):
                 task.note(f"WORLD_SIZE is {task.size}, the number of pods: a launcher counts processes itself", "env")
-        elif is_literal and (_SECRET.fullmatch(name) or _CREDENTIALS.search(value)):
-            yield _from_secret(task, name)
         else:
             yield item
-
-
-def _from_secret(task: Task, name: str) -> dict[str, Any]:
-    """Return a variable with a value of a Secret, which a person has to create."""
-    secret = f"{task.task_id}-env"
-    create = f"kubectl create secret generic {secret} --from-literal={name}=..."
-    task.note(f"The value of {name} is secret and left out: {create}", "env")
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
-
-
-def _move_secret_arguments(task: Task, container: dict[str, Any]) -> None:
-    """Replace secret values in the command and its arguments by variables, which the kubelet expands there."""
-    found: dict[str, None] = {}
-
-    def reference(name: str) -> str:
-        found[name] = None
-        return f"$({name})"
-
-    for field in ("command", "args"):
-        if words := container.get(field):
-            pairs = zip(["", *words], words, strict=False)
-            container[field] = [_without_secrets(before, word, reference) for before, word in pairs]
-    known = {item.get("name") for item in container.get("env", ())}
-    if added := [_from_secret(task, name) for name in found if name not in known]:
-        container["env"] = [*added, *container.get("env", ())]
-
-
-def _without_secrets(before: str, word: str, reference: Callable[[str], str]) -> str:
-    """Return a word of a command in which each secret is the reference to a variable.
-
-    :param before: The word before, which may be an option whose value is the word.
-    """
-    option = _OPTION.fullmatch(before)
-    if option and (name := _secret_of(option)) and _is_literal(word):
-        return reference(name)
-    pieces, end = [], 0
-    for option in _OPTION.finditer(word):
-        if option.start() < end or not (name := _secret_of(option)):
-            continue
-        value = _VALUE.match(word, option.end())
-        if value and _is_literal(value[2]):
-            pieces += [word[end : value.start(2)], reference(name)]
-            end = value.end()
-    text = "".join([*pieces, word[end:]])
-    return _CREDENTIALS.sub(lambda part: f"{part[1]}{reference('PASSWORD')}{part[2]}", text)
-
-
-def _secret_of(option: re.Match[str]) -> str:
-    """Return the name of the variable for the value of an option; empty if the value is no secret."""
-    name = option[1].upper().replace("-", "_")
-    return name if _SECRET.fullmatch(name) else ""
-
-
-def _is_literal(value: str) -> bool:
-    """Return whether a value is neither a number, nor a variable, nor a path, nor a further option."""
-    return not re.fullmatch(r"[\d.]*|[$/-].*", value, re.DOTALL)
 
 
 def _env(env: list[dict[str, Any]]) -> Any:

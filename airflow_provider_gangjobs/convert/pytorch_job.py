@@ -1,10 +1,10 @@
-"""A PyTorchJob: torchrun starts the program on all its replicas."""
+"""A PyTorchJob: its command runs on all replicas, by torchrun if it names that."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.convert.mpi_job import CURES, main_container
+from airflow_provider_gangjobs.convert.mpi_job import CURES, main_container, other_fields, template_of
 from airflow_provider_gangjobs.convert.task import Part, Task, pods
 from airflow_provider_gangjobs.parameters.shorthands import ENV_PROCESSES, PYTHONS
 
@@ -15,7 +15,6 @@ _MODULES: Final = ("torch.distributed.run", "torch.distributed.launch")
 _FLAGS: Final = ("standalone", "no_python", "use_env", "run_path")
 _OF_GANG: Final = (*_FLAGS, "nnodes", "node_rank", "master_addr", "master_port")
 """Options of torchrun that the gang sets, or that have no meaning in a gang."""
-_SHELLS: Final = ("sh", "bash")
 
 
 def convert(document: Document) -> Task:
@@ -23,10 +22,11 @@ def convert(document: Document) -> Task:
     task, spec = Task(document, []), dict(document.data["spec"])
     replicas, policy = spec.pop("pytorchReplicaSpecs"), dict(spec.pop("runPolicy", {}))
     main, *others = [replicas[name] for name in ("Worker", "Master") if name in replicas]
-    if any(each["template"] != main["template"] for each in others):
-        task.note("All ranks have the pods of the Worker, which are other than those of the Master")
+    template = template_of(main)
+    if left := [name for each in others for name in other_fields(template_of(each), template)]:
+        task.note(f"All ranks have the pods of the Worker: {', '.join(left)} of the Master are left out")
     size = sum(each.get("replicas", 1) for each in (main, *others))
-    set_torchrun(task, main["template"], size, spec.pop("nprocPerNode", None))
+    set_torchrun(task, template, size, spec.pop("nprocPerNode", None))
     task.take_limits(policy)
     cures = {**CURES, "elasticPolicy": "a gang has a fixed number of ranks, and retries start it again"}
     task.leave_out({**policy, **spec}, cures)
@@ -34,26 +34,27 @@ def convert(document: Document) -> Task:
 
 
 def set_torchrun(task: Task, template: Any, workers: int, processes: Any = None) -> None:
-    """Set the part and the parameters of a program that torchrun starts, or that starts torchrun itself by a shell.
+    """Set the part and the parameters of a program that torchrun starts, or that is started as it is.
 
     :param processes: The number of processes of a pod, or a word of torchrun.
     """
     container, task.parts = main_container(template), [Part("", pods(workers, template))]
     words = [*container.get("command", ()), *container.get("args", ())]
     options = {} if processes in (None, "auto") else {ENV_PROCESSES: str(processes)}
-    if not container.get("command") or words[0].rpartition("/")[2] in _SHELLS:
-        task.note("The program finds the gang in MASTER_ADDR, RANK, WORLD_SIZE, and the PET_ variables of torchrun")
-    else:
+    program = _without_torchrun(words, options)
+    if program != words and container.get("command"):
         task.parameters["launch"] = "torchrun"
-        container |= {"command": _without_torchrun(words, options), "args": []}
+        container |= {"command": program, "args": []}
+    else:
+        task.note("The program finds the gang in MASTER_ADDR, RANK, WORLD_SIZE, and the PET_ variables of torchrun")
     known = {item["name"] for item in container.get("env", ())}
     added = [{"name": name, "value": value} for name, value in options.items() if name not in known]
     container["env"] = [*container.get("env", ()), *added]
 
 
 def _without_torchrun(words: list[str], options: dict[str, str]) -> list[str]:
-    """Return the program that the words start by torchrun, and add its options as variables."""
-    program = words[0].rpartition("/")[2]
+    """Return the program that the words start by torchrun, or else the words, and add its options as variables."""
+    program = words[0].rpartition("/")[2] if words else ""
     if program in PYTHONS and words[1:2] == ["-m"] and words[2] in _MODULES:
         words = words[3:]
     elif program == "torchrun":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.convert.secrets import without_secrets
 from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
@@ -25,6 +26,13 @@ NOTE_CHARACTERS_MAX: Final = 1000
 """A value of a file may be in a note, however long the value is."""
 TTL_MIN_S: Final = 3600
 """A shorter time to live would delete a Job whose results Airflow has not read after an outage."""
+
+
+_CURES: Final = {
+    "backoffLimit": "the first failure ends the gang, and retries start it again",
+    "suspend": "the task starts when its DAG runs",
+}
+"""What to do about fields of several kinds that have no counterpart."""
 
 
 class Code(str):
@@ -104,14 +112,14 @@ class Task:
 
     def note(self, text: str, parameter: str = "") -> None:
         """Add a comment, on one line without control characters."""
-        noted = (parameter, cut_end(to_printable_line(text), NOTE_CHARACTERS_MAX))
+        noted = (parameter, cut_end(to_printable_line(without_secrets(text, "${}".format)), NOTE_CHARACTERS_MAX))
         if noted not in self.notes:
             self.notes.append(noted)
 
     def leave_out(self, fields: Mapping[str, Any], cures: Mapping[str, str]) -> None:
-        """Name the fields that have no counterpart, with what to do about them."""
-        for name in fields:
-            line, cure = self.document.line_of(f"{name}:"), cures.get(name, "a gang has no counterpart")
+        """Name the fields that are set and have no counterpart, with what to do about them."""
+        for name in (name for name, value in fields.items() if value not in (False, {}, [])):
+            line, cure = self.document.line_of(f"{name}:"), {**_CURES, **cures}.get(name, "a gang has no counterpart")
             self.note(f"{name} (line {line}) is left out: {cure}")
 
     def warn_about(self, pattern: str, cure: str) -> None:
@@ -122,6 +130,8 @@ class Task:
 
     def take_limits(self, spec: dict[str, Any]) -> None:
         """Move the time limits and the retries of an object into parameters."""
+        if self.is_queued:
+            spec.pop("suspend", None)
         backoff, limit = spec.pop("backoffLimit", 0), spec.pop("activeDeadlineSeconds", None)
         ttl = spec.pop("ttlSecondsAfterFinished", None)
         if backoff:

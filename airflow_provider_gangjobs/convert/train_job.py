@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.convert.job_set import template_of
 from airflow_provider_gangjobs.convert.mpi_job import set_mpi
 from airflow_provider_gangjobs.convert.pytorch_job import set_torchrun
 from airflow_provider_gangjobs.convert.task import Task
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 _NODE: Final = "node"
 """The name of the replicated Job, and of the container, in which a runtime runs the trainer."""
+_LAUNCHER: Final = "launcher"
+"""The same for the program of MPI."""
 _TRAINER: Final = {"image": "image", "command": "command", "args": "args", "resourcesPerNode": "resources"}
 """The field of the container by that of the trainer."""
 _CURES: Final = {
@@ -33,7 +36,7 @@ def convert(document: Document) -> Task:
     runtimes = [each for each in document.beside if str(each["kind"]).endswith("TrainingRuntime")]
     runtime: dict[str, Any] = next((each["spec"] for each in runtimes if each["metadata"]["name"] == name), {})
     jobs = runtime.get("template", {}).get("spec", {}).get("replicatedJobs", ())
-    templates = {each["name"]: each["template"]["spec"]["template"] for each in jobs}
+    templates = {each["name"]: template_of(each["template"]) for each in jobs}
     template = templates.get(_NODE, {"spec": {"containers": [{"name": _NODE}]}})
     container = next(one for one in template["spec"]["containers"] if one["name"] == _NODE)
     container |= {field: trainer.pop(name) for name, field in _TRAINER.items() if name in trainer}
@@ -48,8 +51,13 @@ def convert(document: Document) -> Task:
     workers = trainer.pop("numNodes", policy.get("numNodes", 1))
     processes = trainer.pop("numProcPerNode", policy.get(kind, {}).get("numProcPerNode"))
     if kind == "mpi":
-        set_mpi(task, template if "command" in container else templates["launcher"], template, workers, processes)
+        set_mpi(task, template if "command" in container else templates[_LAUNCHER], template, workers, processes)
     else:
         set_torchrun(task, template, workers, processes)
+    for scheduler in runtime.get("podGroupPolicy", {}) if workers > 1 else ():
+        task.parameters["gang_scheduler"] = scheduler
+    for each in templates.keys() - {_NODE, _LAUNCHER}:
+        task.note(f"{each} of the runtime {name} is left out: let a task before this one do its work")
+    task.take_limits(spec)
     task.leave_out({**spec, **trainer}, _CURES)
     return task

@@ -18,7 +18,10 @@ _CURES: Final = {
     "plugins": "each rank has MASTER_ADDR and WORLD_SIZE, and finds its own number as docs/roles.md says",
     "volumes": "give the claims as volumes",
     "minAvailable": "all pods of a gang with roles start together",
+    "dependsOn": "all pods start together: let a program wait for the others",
+    "maxRetry": "the first failure ends the gang, and retries start it again",
 }
+_OF_TASK: Final = ("name", "replicas", "template")
 
 
 def convert(document: Document) -> Task:
@@ -46,8 +49,10 @@ def convert(document: Document) -> Task:
         spec["minAvailable"] = least
     task.take_limits({"backoffLimit": spec.pop("maxRetry", 0), **spec})
     spec.pop("ttlSecondsAfterFinished", None)
-    if any("policies" in each for each in tasks):
-        spec.setdefault("policies", ())
+    for each in ({field: value for field, value in each.items() if field not in _OF_TASK} for each in tasks):
+        task.leave_out(each, _CURES)
     task.leave_out(spec, _CURES)
-    task.warn_about(r"/etc/volcano/[\w.-]*|\bVC_\w+", 'a gang with launch="mpi" has the host file /gang/mpi/hostfile')
+    task.warn_about(
+        r"/etc/volcano/[\w.-]*|\bV[CK]_\w+", 'a gang with launch="mpi" has the host file /gang/mpi/hostfile'
+    )
     return task

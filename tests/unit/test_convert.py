@@ -222,6 +222,7 @@ SCRIPTS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "script
 def test_config_map_that_is_mounted_where_the_program_says_becomes_files() -> None:
     task = task_of(SCRIPTS, mounted("/scripts/run.sh"))
     assert (task.command, task.files) == (["sh", "/gang/files/run.sh"], {"run.sh": "echo a\nls\n"})
+    assert "is not converted" not in source_of(SCRIPTS, mounted("/scripts/run.sh"))
     assert (task.volumes, task.volume_mounts) == (None, None)
 
 
@@ -253,6 +254,7 @@ def test_value_of_a_secret_never_reaches_the_dag() -> None:
         {"name": "HF_TOKEN", "value": "hf_hunter2"},
         {"name": "DATABASE", "value": "postgres://etl:hunter2@db/etl"},
         {"name": "TOKENIZERS_PARALLELISM", "value": "false"},
+        {"name": "PIN_PASSWORD", "value": 123456},
     ]
     command = ["fetch", "--api-key=hunter2", "--password", "hunter2", "--max-token", "512", "--token=$(HF_TOKEN)"]
     args = ["--db=postgres://etl:hunter2@db/etl", "login -token 'hunter2' --secret hunter2 --token-file=/run/token"]
@@ -260,6 +262,7 @@ def test_value_of_a_secret_never_reaches_the_dag() -> None:
     conversion = convert({"a.yaml": yaml.safe_dump_all([secret, job(container=program)])})
 
     assert "hunter2" not in conversion.source + "".join(conversion.summary)
+    assert "123456" not in conversion.source
     task = tasks_of(conversion.source)["train"]
     assert task.command == [
         "fetch", "--api-key=$(API_KEY)", "--password", "$(PASSWORD)", "--max-token", "512", "--token=$(HF_TOKEN)"
@@ -270,6 +273,65 @@ def test_value_of_a_secret_never_reaches_the_dag() -> None:
     ]
     assert 'secretKeyRef": {"name": "train-env", "key": "HF_TOKEN"}' in conversion.source
     assert '"TOKENIZERS_PARALLELISM": "false"' in conversion.source
+
+
+SECRETS = {
+    "an option": ("fetch --api-key=hunter2", "fetch --api-key=$(API_KEY)"),
+    "an option of Java": ("java -Ddb.dbPassword=hunter2", "java -Ddb.dbPassword=$(DDB_DB_PASSWORD)"),
+    "a variable of a shell": (
+        "export PGPASSWORD=x DB_PASS=hunter2; psql",
+        "export PGPASSWORD=x DB_PASS=$(DB_PASS); psql",
+    ),
+    "a number": ("mysql --password 123456", "mysql --password $(PASSWORD)"),
+    "a text of a program": ('login(token="hunter2", n=1)', 'login(token="$(TOKEN)", n=1)'),
+    "JSON": ('{"clientSecret": "hunter2"}', '{"clientSecret": "$(CLIENT_SECRET)"}'),
+    "a URL": ("curl https://etl:hunter2@db/x", "curl https://etl:$(PASSWORD)@db/x"),
+    "a user": ("curl -u etl:hunter2 db", "curl -u etl:$(USER_PASS) db"),
+    "a header": ('curl -H "Authorization: Bearer hunter2"', 'curl -H "Authorization: Bearer $(AUTHORIZATION)"'),
+    "a form of a token": (f"wandb {'ghp_' + 'a1' * 18}", "wandb $(ACCESS_TOKEN)"),
+}
+NO_SECRETS = {
+    "a reference": "fetch --token=$(TOKEN) --password ${PASSWORD} https://u:$PW@db",
+    "a call": "token = get_token(); password=os.environ['P']; TOKEN=$(cat /run/token)",
+    "a token of a language": "train --pad-token x --max-token 512 --tokenizer bert",
+    "a path": "fetch --token /run/token --secret=/run/secret",
+    "a user id": "docker run --user 1000:1000",
+}
+
+
+@pytest.mark.parametrize(("written", "expected"), SECRETS.values(), ids=SECRETS)
+def test_secret_in_a_command_is_a_variable_of_a_secret(written: str, expected: str) -> None:
+    assert task_of(job(container={"command": ["sh", "-c", written]})).command[2] == expected
+
+
+@pytest.mark.parametrize("text", NO_SECRETS.values(), ids=NO_SECRETS)
+def test_text_without_a_secret_stays(text: str) -> None:
+    assert task_of(job(container={"command": ["sh", "-c", text]})).command[2] == text
+
+
+def test_secret_outside_of_a_command_is_left_out_and_named() -> None:
+    header = {"name": "Authorization", "value": "Bearer hunter2"}
+    program = {
+        "lifecycle": {"postStart": {"exec": {"command": ["login", "--password", "hunter2"]}}},
+        "startupProbe": {"httpGet": {"port": 1, "httpHeaders": [header]}},
+    }
+    csi = {"driver": "d", "volumeAttributes": {"accessKey": "hunter2", "bucket": "b"}}
+    metadata = {"annotations": {"example.com/db": "postgres://etl:hunter2@db", "example.com/api-token": "hunter2"}}
+    written = job(container=program, pod={"volumes": [{"name": "v", "csi": csi}]}, metadata=metadata)
+    conversion = convert({"a.yaml": yaml.safe_dump(written)})
+
+    assert "hunter2" not in conversion.source + "".join(conversion.summary)
+    task = tasks_of(conversion.source)["train"]
+    assert (task.annotations, task.volumes[0]["csi"]["volumeAttributes"]) == (None, {"bucket": "b"})
+    for name in ("example.com/db", "example.com/api-token", "Authorization", "accessKey"):
+        assert f"  The value of {name} is secret and left out: it must come from a Secret" in conversion.summary
+
+
+def test_config_map_with_a_secret_must_exist() -> None:
+    config_map = {**SCRIPTS, "data": {"run.sh": "export TOKEN=hunter2\nls\n"}}
+    source = source_of(config_map, mounted("/scripts/run.sh"))
+    assert "hunter2" not in source
+    assert "# These must exist beforehand: kubectl get configmap/scripts." in source
 
 
 # -- Bad input ---------------------------------------------------------------------------------------------------------
@@ -311,6 +373,13 @@ BAD = {
         "values",
     ),
     "a date": ("apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {day: 2026-01-01}}\n", "line 3: .*Quote it"),
+    "a variable of envsubst": (yaml.safe_dump(job(container={"image": "${IMAGE}"})), r"line \d+: .*image has the pl"),
+    "a value that a person fills in": (yaml.safe_dump(job(metadata={"namespace": "<NAME>"})), "namespace has the pl"),
+    "a number of envsubst": (yaml.safe_dump(job(completions="$N")), r"completions has the placeholder \$N"),
+    "a Kustomization": (
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n",
+        "line 1: .*Give what `kubectl kustomize` prints",
+    ),
     "an empty List": ("apiVersion: v1\nkind: List\nitems: []\n", "line 1: v1 List is not converted"),
     "a list": ("- a\n", "line 1: is not a mapping"),
     "nothing": ("", "line 1: is empty"),
@@ -384,6 +453,11 @@ def test_command_needs_neither_a_database_nor_a_cluster(tmp_path: Path) -> None:
         check=True,
     )
     assert "GangJobOperator(" in done.stdout
+
+
+def test_mode_of_a_file_is_written_as_an_octal_number() -> None:
+    volumes = [{"name": "keys", "secret": {"secretName": "keys", "defaultMode": 256}}]
+    assert '"defaultMode": 0o400' in source_of(job(pod={"volumes": volumes}))
 
 
 def test_duration_is_written_in_its_largest_unit() -> None:

@@ -110,6 +110,140 @@ def test_what_has_no_counterpart_is_named_with_its_line(name: str, field: str) -
     assert field in conversion.source.replace("\n    # ", " ")
 
 
+def pod(**container: Any) -> dict[str, Any]:
+    """Return a pod template of one container."""
+    return {"spec": {"containers": [{"name": "a", "image": "i:1", "command": ["a"], **container}]}}
+
+
+def workload(kind: str, **spec: Any) -> dict[str, Any]:
+    """Return an object by its version and its kind."""
+    version, name = kind.split()
+    return {"apiVersion": version, "kind": name, "metadata": {"name": "w"}, "spec": spec}
+
+
+def volcano(**task: Any) -> dict[str, Any]:
+    return workload("batch.volcano.sh/v1alpha1 Job", tasks=[{"name": "a", "template": pod()}, {**task, "name": "b"}])
+
+
+def job_set(*jobs: dict[str, Any]) -> dict[str, Any]:
+    return workload("jobset.x-k8s.io/v1alpha2 JobSet", replicatedJobs=list(jobs))
+
+
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+GROUP = "kueue.x-k8s.io/pod-group-name"
+PODS = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {GROUP: "g"}}, **pod()}
+LEFT_OUT = {
+    "the restartPolicy of a PyTorchJob's replica": (
+        [
+            workload(
+                "kubeflow.org/v1 PyTorchJob",
+                pytorchReplicaSpecs={"Worker": {"restartPolicy": "OnFailure", "template": pod()}},
+            )
+        ],
+        "restartPolicy was OnFailure",
+    ),
+    "the restartPolicy of an MPIJob's replica": (
+        [
+            workload(
+                "kubeflow.org/v2beta1 MPIJob",
+                mpiReplicaSpecs={
+                    "Launcher": {"template": pod()},
+                    "Worker": {"restartPolicy": "OnFailure", "template": pod()},
+                },
+            )
+        ],
+        "restartPolicy was OnFailure",
+    ),
+    "the program and the resources of an MPIJob's pods": (
+        [
+            workload(
+                "kubeflow.org/v2beta1 MPIJob",
+                mpiReplicaSpecs={
+                    "Launcher": {"template": pod(resources={"limits": {"cpu": 1}})},
+                    "Worker": {"template": pod(resources={"limits": {"cpu": 8}}, command=["sshd"])},
+                },
+            )
+        ],
+        "The pods are those of the Worker: resources of the Launcher are left out",
+        "The program of the Worker is left out",
+    ),
+    "the program of a Master": (
+        [
+            workload(
+                "kubeflow.org/v1 PyTorchJob",
+                pytorchReplicaSpecs={"Master": {"template": pod(command=["b"])}, "Worker": {"template": pod()}},
+            )
+        ],
+        "command of the Master are left out",
+    ),
+    "the backoffLimit of one Job of a JobSet": (
+        [
+            job_set(
+                {"name": "a", "template": {"spec": {"backoffLimit": 3, "template": pod()}}},
+                {"name": "b", "template": {"spec": {"backoffLimit": 0, "template": pod(command=["b"])}}},
+            )
+        ],
+        "backoffLimit (line 10) is left out",
+    ),
+    "an annotation of JobSet at a Job": (
+        [
+            job_set(
+                {"name": "a", "template": {"metadata": {"annotations": {EXCLUSIVE: "x"}}, "spec": {"template": pod()}}}
+            )
+        ],
+        f"{EXCLUSIVE} is left out",
+    ),
+    "dependsOn of a task of Volcano": ([volcano(template=pod(), dependsOn={"name": ["a"]})], "dependsOn (line 22) is"),
+    "minAvailable of a task of Volcano": ([volcano(template=pod(), minAvailable=1)], "minAvailable (line 22) is"),
+    "a group of Pods in a queue of Kueue": ([PODS], f"{GROUP} is left out: give the pods of the group as roles"),
+    "a ConfigMap that no pod names": (
+        [PODS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {}}],
+        "v1 ConfigMap c (w.yaml, line 14) is not converted",
+    ),
+    "a Service that is not that of the peers": (
+        [PODS, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"}, "spec": {}}],
+        "v1 Service db (w.yaml, line 14) is not converted. Create it beforehand",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_nothing_is_left_out_silently(case: Any) -> None:
+    objects, *named = case
+    conversion = convert({"w.yaml": yaml.safe_dump_all(objects, sort_keys=False)})
+    for text in named:
+        assert any(text in line for line in conversion.summary), conversion.summary
+
+
+def test_job_of_a_queued_train_job_is_resumed_by_its_queue() -> None:
+    written = workload(
+        "trainer.kubeflow.org/v1alpha1 TrainJob",
+        suspend=True,
+        runtimeRef={"name": "flux-distributed"},
+        trainer={"image": "i:1", "numNodes": 2, "command": ["flux", "run"]},
+    )
+    written["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    conversion = convert({"w.yaml": yaml.safe_dump(written)})
+    (task,) = tasks_of(conversion.source).values()
+    assert (task.launch, task.queue_name, task.command) == ("plain", "team", ["flux", "run"])
+    assert not any("suspend" in line for line in conversion.summary)
+
+
+def test_scheduler_and_other_jobs_of_a_runtime_are_those_of_its_train_job() -> None:
+    jobs = [{"name": name, "template": {"spec": {"template": pod()}}} for name in ("dataset-initializer", "node")]
+    jobs[1]["template"]["spec"]["template"] = pod(name="node")  # type: ignore[index]
+    runtime = workload(
+        "trainer.kubeflow.org/v1alpha1 TrainingRuntime",
+        podGroupPolicy={"volcano": {}},
+        template={"spec": {"replicatedJobs": jobs}},
+    )
+    train_job = workload("trainer.kubeflow.org/v1alpha1 TrainJob", runtimeRef={"name": "w"}, trainer={"numNodes": 2})
+    conversion = convert({"w.yaml": yaml.safe_dump_all([runtime, train_job])})
+    (task,) = tasks_of(conversion.source).values()
+    assert task.gang_scheduler == "volcano"
+    assert any("dataset-initializer of the runtime w is left out" in line for line in conversion.summary)
+
+
 def test_mpi_job_runs_the_command_of_its_launcher_on_rank_0() -> None:
     task = task_of("mpijob-horovod")
     assert (task.launch, task.workers, task.slots_per_worker) == ("mpi", 2, 4)

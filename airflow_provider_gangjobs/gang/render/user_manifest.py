@@ -307,6 +307,7 @@ LEADS: Final[Mapping[str, str]] = {
     "ConfigMap": f"{_BEFOREHAND}, or give its items as files or env",
     "CronJob": "Give its spec.jobTemplate as a Job (apiVersion: batch/v1, kind: Job), and its schedule to the DAG",
     "JobSet": "Give the Job template of its only replicated Job as a Job, or each replicated Job as a role (roles)",
+    "Kustomization": "Give what `kubectl kustomize` prints",
     "LeaderWorkerSet": "Give its leader and its workers as roles (roles)",
     "List": "Give the one Job of its items",
     "MPIJob": 'Give the template of its Worker in an Indexed Job with launch="mpi", and the command of its Launcher',

@@ -1,0 +1,84 @@
+"""Secret values of a file never reach the DAG: programs read them from a Secret, and other fields are left out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.convert.secrets import has_secret_value, is_secret, variable_of, without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.convert.task import Task
+
+
+def move_secrets(task: Task, container: dict[str, Any]) -> None:
+    """Replace secret values of a container by variables from a Secret, which the kubelet expands in a command."""
+    found: dict[str, None] = {}
+
+    def reference(name: str) -> str:
+        found[name] = None
+        return f"$({name})"
+
+    for field in ("command", "args"):
+        if words := container.get(field):
+            pairs = zip(["", *words], words, strict=False)
+            container[field] = [_moved(before, word, reference) for before, word in pairs]
+    env = container.get("env", ())
+    known = {item.get("name") for item in env}
+    added = [_from_secret(task, name) for name in found if name not in known]
+    if env or added:
+        container["env"] = [*added, *(_without_value(task, item) for item in env)]
+
+
+def _without_value(task: Task, variable: dict[str, Any]) -> dict[str, Any]:
+    name, value = str(variable.get("name")), str(variable.get("value", ""))
+    return _from_secret(task, name) if is_secret(name, value) else variable
+
+
+def _moved(before: str, word: str, reference: Callable[[str], str]) -> str:
+    """Return a word of a command without its secrets.
+
+    :param before: The word before, which may be an option whose value is the word.
+    """
+    if not before.startswith("-") or re.search(r"[\s=]", before):
+        return without_secrets(word, reference)
+    if not re.match(r"[$/-]", word) and has_secret_value(variable_of(before), word):
+        return reference(variable_of(before))
+    return without_secrets(f"{before} {word}", reference)[len(before) + 1 :]
+
+
+def _from_secret(task: Task, name: str) -> dict[str, Any]:
+    """Return a variable with a value of a Secret, which a person has to create."""
+    secret = f"{task.task_id}-env"
+    create = f"kubectl create secret generic {secret} --from-literal={name}=VALUE"
+    task.note(f"The value of {name} is secret and left out: {create}", "env")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+
+
+def leave_secrets_out(task: Task, value: Any, name: str = "") -> Any:
+    """Return a copy of a parameter in which no field and no text is secret, or None if nothing is left of it.
+
+    What is left out is named.
+
+    :param name: The name of the parameter.
+    """
+    match value:
+        case dict():
+            kept = {}
+            for key, item in value.items():
+                label = str(value.get("name", key)) if key == "value" else key
+                if isinstance(item, str) and is_secret(label, item):
+                    task.note(f"The value of {label} is secret and left out: it must come from a Secret")
+                else:
+                    kept[key] = leave_secrets_out(task, item, key)
+            return kept if kept or not value else None
+        case [str(), *_]:
+            words = [_moved(before, str(word), "${}".format) for before, word in zip(["", *value], value, strict=False)]
+            if words != value:
+                task.note(f"A secret in {name} is left out: it must come from a Secret")
+            return words
+        case list():
+            return [leave_secrets_out(task, item, name) for item in value]
+    return value

@@ -1,0 +1,71 @@
+"""Which values of a file are secret.
+
+The name of a variable, an option, or a field decides, and the form of the value. A value that refers to another one,
+such as `$(TOKEN)`, is none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAME: Final = re.compile(
+    r"(?!.*(?:PAD|EOS|BOS|SEP|MASK|UNK|CLS|STOP|SPECIAL|IMAGE)_TOKEN$)"  # of language models
+    r"(?:.*_)?(?:TOKEN|PASS|PASSWORD|PASSWD|PWD|PASSPHRASE|SECRET|CREDENTIALS?|AUTHORIZATION"
+    r"|(?:API|ACCESS|SECRET|PRIVATE|AUTH)_?KEY)"
+)
+"""Names whose values are secrets, as `variable_of` writes them."""
+_COUNTED: Final = ("TOKEN", "PASS")
+"""A number is no secret after a name of this end, such as `max_token`."""
+_WORD: Final = r"(?P<name>[A-Za-z][\w.-]{0,63})"
+_UNQUOTED: Final = r"(?P<value>[^\s\"'$/{<(`;|&)-][^\s\"';|&)]*)"
+_PATTERNS: Final = {
+    rf"(?<![\w-])--?{_WORD}[ =][\"']?{_UNQUOTED}": "",
+    rf"(?<![\w$.{{-])(?P<name>[A-Z_][A-Z0-9_]{{0,63}})={_UNQUOTED}": "",
+    rf"{_WORD}[\"'\]]{{0,2}}\s{{0,3}}[=:]\s{{0,3}}[\"'](?P<value>[^\s\"'$/{{<`-][^\"'\n]*)": "",
+    r"://[^/\s:@]{0,256}:(?P<value>[^/\s@$]{1,256})@": "PASSWORD",
+    rf"(?<!\S)(?:-u|--user)[ =][\"']?[\w.@+-]{{1,64}}:{_UNQUOTED}": "USER_PASS",
+    rf"(?i:authorization[\"']?:\s{{0,3}}[\"']?\w{{1,20}}) {_UNQUOTED}": "AUTHORIZATION",
+    r"(?P<value>-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[^-]*-----END [A-Z ]{0,20}PRIVATE KEY-----)": "PRIVATE_KEY",
+    r"(?<!\w)(?P<value>(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|sk-|AKIA)[\w-]{16,})": "ACCESS_TOKEN",
+}
+"""Where a secret may stand in a text, and the name of its variable if the text does not name it."""
+
+
+def variable_of(name: str) -> str:
+    """Return a name such as `apiKey` or `--api-key` as that of a variable."""
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name.rpartition("/")[2].strip("-"))
+    return re.sub(r"\W", "_", words, flags=re.ASCII).upper()
+
+
+def has_secret_value(name: str, value: str) -> bool:
+    """Return whether the value of a name is neither empty, nor a reference, nor a number or a boolean of an option."""
+    is_count = name.endswith(_COUNTED) and re.fullmatch(r"[\d.]+", value)
+    is_set = bool(value) and value.lower() not in ("true", "false", "none", "null")
+    return bool(_NAME.fullmatch(name)) and is_set and "$(" not in value and not is_count
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether the value of a variable or a field is secret, or has a secret in it."""
+    return has_secret_value(variable_of(name), value) or without_secrets(value, str) != value
+
+
+def without_secrets(text: str, reference: Callable[[str], str]) -> str:
+    """Return a text in which each secret is replaced.
+
+    :param reference: Returns what stands in place of a secret, by the name of its variable.
+    """
+
+    def replaced(found: re.Match[str], given: str) -> str:
+        name = given or variable_of(found["name"])
+        if not has_secret_value(name, found["value"]):
+            return found[0]
+        begin, end = (place - found.start() for place in found.span("value"))
+        return f"{found[0][:begin]}{reference(name)}{found[0][end:]}"
+
+    for pattern, name in _PATTERNS.items():
+        text = re.sub(pattern, lambda found, name=name: replaced(found, name), text)  # type: ignore[misc]
+    return text
