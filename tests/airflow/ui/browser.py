@@ -91,8 +91,15 @@ class Browser:
         return str(self.call("POST", "/element", {"using": "css selector", "value": css})[ELEMENT])
 
     def click(self, css: str) -> None:
-        """Click the first element that the CSS selector matches."""
-        self.call("POST", f"/element/{self.find(css)}/click")
+        """Click the first element that the CSS selector matches, also if the page refreshes its content meanwhile."""
+        while True:
+            try:
+                self.call("POST", f"/element/{self.find(css)}/click")
+            except WebDriverError as error:
+                if not str(error).startswith("stale element reference"):
+                    raise
+            else:
+                return
 
     def press(self, css: str, keys: str) -> None:
         """Focus the first element that the CSS selector matches, and press keys."""

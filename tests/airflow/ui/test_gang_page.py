@@ -135,10 +135,11 @@ def test_failed_gang_shows_the_cause_and_the_earlier_attempt(shared_runs: Shared
 def test_deleted_gang_is_shown_from_its_end_event(shared_runs: SharedRuns) -> None:
     assert shared_runs.run("done").wait() == "success"
 
+    # The triggerer deletes the Job after the task has ended.
+    wait_for("the deletion", lambda: JOB_DELETED in fetch_gang_page(shared_runs, "done").html)
     page = fetch_gang_page(shared_runs, "done")
 
     assert page.phase == "succeeded"
-    assert JOB_DELETED in page.html
     assert "All 3 ranks succeeded." in page.html
     assert [name for name in ("submitted", "assembling", "running") if f'"of-{name}"' in page.html]
     assert len(re.findall(r'<span class="state good">succeeded</span>', page.html)) == 3

@@ -232,7 +232,7 @@ def test_narrow_page_has_the_theme_and_does_not_scroll_sideways(
 
     assert browser.run("return document.documentElement.dataset.theme") == theme
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-    assert browser.run("return getComputedStyle(document.querySelector('.gangs tbody tr')).display") == "block"
+    assert browser.run("return getComputedStyle(document.querySelector('.gangs tbody tr')).display") == "flex"
 
 
 @needs_browser
