@@ -27,7 +27,7 @@ _TEMPLATE: Final = re.compile(
 """The beginning of an action of Helm. Other braces may be text of a program."""
 
 
-_PLACEHOLDER: Final = re.compile(r"\$\{?[A-Za-z_]\w*\}?|<+[A-Za-z][\w -]*>+|\b__[A-Z_]+__\b")
+_PLACEHOLDER: Final = re.compile(r"\$\{?[A-Za-z_]\w*\}?|<[A-Za-z][\w -]{0,100}>|\b__[A-Z_]{1,100}__\b")
 """What `envsubst`, or a person, replaces before the manifest can be used. `$(NAME)` is of Kubernetes."""
 _FREE_TEXT: Final = re.compile(r"(?:^|\.)(?:command|args|env|annotations|description)\b")
 """The paths of texts in which a program may have a placeholder of its own."""

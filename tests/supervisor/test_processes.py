@@ -32,7 +32,8 @@ SCHEDULES = int(os.environ.get("GANG_SUPERVISOR_SCHEDULES") or 4)
 """1,000 for the thorough run."""
 
 FAIL_ONCE = "if rank == 1 and restart == 0:\n    time.sleep(0.3)\n    sys.exit(3)\n"
-WAIT = "time.sleep(600)\n"
+WAIT = "while True:\n    time.sleep(0.1)\n"
+"""A signal that arrives just before a program sleeps is handled after that sleep, so each sleep is short."""
 
 
 def test_failed_program_starts_all_again(tmp_path: Path) -> None:

@@ -484,7 +484,7 @@ def test_manifest_with_a_wrong_value_is_converted_or_one_line(documents: list[An
     broken = copy.deepcopy(documents)
     for _ in range(data.draw(st.integers(1, 3))):
         container, key = data.draw(st.sampled_from(places(broken)))
-        container[key] = data.draw(WRONG)
+        container[key] = copy.deepcopy(data.draw(WRONG))  # a shared list could be put into itself
     source = message = ""
     try:
         source = convert({"job.yaml": yaml.safe_dump_all(broken)}).source

@@ -392,7 +392,9 @@ def pods(count: int) -> list[PodView]:
     return [PodView(metadata=meta) for meta in metas]
 
 
-async def released(server: Server, count: int, **more: Any) -> dict[str, ClusterError | None]:
+async def released(
+    server: Server, count: int, *, retry_for_s: float = 1, **more: Any
+) -> dict[str, ClusterError | None]:
     reported: dict[str, ClusterError | None] = {}
 
     def report(pod: PodView, error: ClusterError | None) -> None:
@@ -400,7 +402,10 @@ async def released(server: Server, count: int, **more: Any) -> dict[str, Cluster
         reported[pod.metadata.name] = error
 
     clock = Clock(sleep=lambda _: asyncio.sleep(0))
-    async with asyncio.timeout(TIMEOUT_S), Client(config_for(server.url), clock=clock, retry_for_s=1) as client:
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        Client(config_for(server.url), clock=clock, retry_for_s=retry_for_s) as client,
+    ):
         await release(client, pods(count), report, **more)
         assert client.statistics().requests["patch"] <= len(server.requests)
     return reported
@@ -434,7 +439,7 @@ def test_each_pod_is_reported_once_and_released_if_the_server_allows(script: lis
 
 async def test_busy_server_is_retried() -> None:
     async with Server([ServerAction.OK] * 10 + [ServerAction.BUSY] * 3) as server:
-        reported = await released(server, 2 * PODS_OF_A_LARGE_GANG)
+        reported = await released(server, 2 * PODS_OF_A_LARGE_GANG, retry_for_s=TIMEOUT_S)
     assert set(reported.values()) == {None}
     assert len(server.applied) == 2 * PODS_OF_A_LARGE_GANG
 
