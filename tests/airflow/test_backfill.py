@@ -63,10 +63,10 @@ def create_backfill(home: AirflowHome, api: Api, **conf: Any) -> None:
     """Run the command of the example for fewer days, at most two at a time."""
     wait_for(f"DAG {DAG}", lambda: api.call("GET", f"/api/v2/dags/{DAG}"))
     api.call("PATCH", f"/api/v2/dags/{DAG}", {"is_paused": False})
-    command = re.search(r"airflow backfill create .*", EXAMPLE.read_text())
+    command = re.search(r"airflow backfill create (.*\\\n)*.*", EXAMPLE.read_text())
     assert command is not None
     changed = command[0].replace("2026-01-07", DAYS[-1]).replace("runs 3", "runs 2")
-    home.run(*changed.split(), "--dag-run-conf", json.dumps(conf))
+    home.run(*changed.replace("\\\n", " ").split(), "--dag-run-conf", json.dumps(conf))
 
 
 def runs_of_backfill(api: Api) -> list[dict[str, Any]]:

@@ -165,10 +165,11 @@ def test_evicted_backfill_continues_from_its_checkpoints(
 
 
 def test_backfill_would_run_each_day_of_the_range(examples: AirflowHome) -> None:
-    command = re.search(r"airflow (backfill create .*)", (EXAMPLES / "backfill_days_gang.py").read_text())
+    command = re.search(r"airflow (backfill create (?:.*\\\n)*.*)", (EXAMPLES / "backfill_days_gang.py").read_text())
     assert command is not None
     examples.run_forked("airflow", "dags", "reserialize")
-    runs = examples.run_forked("airflow", *command[1].split(), "--dry-run").partition("Runs to be attempted")[2]
+    words = command[1].replace("\\\n", " ").split()
+    runs = examples.run_forked("airflow", *words, "--dry-run").partition("Runs to be attempted")[2]
     assert re.findall(r"2026-01-0\d", runs) == [f"2026-01-0{day}" for day in range(1, 8)]
 
 

@@ -85,6 +85,8 @@ def test_gang_that_lost_a_node_is_run_again_within_the_same_try(api: Api, shaky:
     assert run.task("gang")["try_number"] == 1
     assert run.xcom("gang") == {"rank": 0, "square": 0}
     assert run.xcom("gang", "gang")["name"].endswith("-1")
+    # The triggerer deletes the Job that succeeded after the task has ended.
+    wait_for("the deletion", lambda: len(jobs(shaky, "node_lost")) == 1)
     (lost,) = jobs(shaky, "node_lost")
     assert lost.endswith("-0")
 
