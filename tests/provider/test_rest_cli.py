@@ -117,6 +117,7 @@ async def test_documented_client_works(
     rest: RestClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = CLIENT.read_text().replace("/gpu/namespaces/batch", f"/{rest.conn_id}/namespaces/default")
+    program = program.replace("nightly", "documented-client")  # other tests submit to this namespace, too
     async with airflow(rest) as url:
         monkeypatch.setenv("AIRFLOW_URL", url)
         await asyncio.to_thread(exec, program.replace("sleep(5)", "sleep(0.1)"), {})
