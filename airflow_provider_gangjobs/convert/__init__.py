@@ -92,8 +92,8 @@ def convert(texts: Mapping[str, str]) -> Conversion:
 
 def _cure(document: Document) -> str:
     """Return what to do with an object that stands beside the workloads."""
-    is_of_peers = document.kind == "v1 Service" and document.data.get("spec", {}).get("clusterIP") == "None"
-    serves = (document.kind == "v1 Service" and not is_of_peers) or document.kind.startswith("apps/")
+    is_of_peers = document.data.get("spec", {}).get("clusterIP") == "None"
+    serves = document.kind.startswith("apps/") or (document.kind == "v1 Service" and not is_of_peers)
     return "Create it beforehand, as with kubectl" if serves else lead_to(document.data)
 
 

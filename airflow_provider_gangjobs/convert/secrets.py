@@ -7,6 +7,7 @@ such as `$(TOKEN)`, is none.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -22,16 +23,22 @@ _COUNTED: Final = ("TOKEN", "PASS")
 """A number is no secret after a name of this end, such as `max_token`."""
 _WORD: Final = r"(?P<name>[A-Za-z][\w.-]{0,63})"
 _UNQUOTED: Final = r"(?P<value>[^\s\"'$/{<(`;|&)-][^\s\"';|&)]*)"
-_PATTERNS: Final = {
-    rf"(?<![\w-])--?{_WORD}[ =][\"']?{_UNQUOTED}": "",
-    rf"(?<![\w$.{{-])(?P<name>[A-Z_][A-Z0-9_]{{0,63}})={_UNQUOTED}": "",
-    rf"{_WORD}[\"'\]]{{0,2}}\s{{0,3}}[=:]\s{{0,3}}[\"'](?P<value>[^\s\"'$/{{<`-][^\"'\n]*)": "",
-    r"://[^/\s:@]{0,256}:(?P<value>[^/\s@$]{1,256})@": "PASSWORD",
-    rf"(?<!\S)(?:-u|--user)[ =][\"']?[\w.@+-]{{1,64}}:{_UNQUOTED}": "USER_PASS",
-    rf"(?i:authorization[\"']?:\s{{0,3}}[\"']?\w{{1,20}}) {_UNQUOTED}": "AUTHORIZATION",
-    r"(?P<value>-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[^-]*-----END [A-Z ]{0,20}PRIVATE KEY-----)": "PRIVATE_KEY",
-    r"(?<!\w)(?P<value>(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|sk-|AKIA)[\w-]{16,})": "ACCESS_TOKEN",
-}
+_PATTERNS: Final = (
+    (re.compile(rf"(?<![\w-])--?{_WORD}[ =][\"']?{_UNQUOTED}"), ""),
+    (re.compile(rf"(?<![\w$.{{-])(?P<name>[A-Z_][A-Z0-9_]{{0,63}})={_UNQUOTED}"), ""),
+    (re.compile(rf"{_WORD}[\"'\]]{{0,2}}\s{{0,3}}[=:]\s{{0,3}}[\"'](?P<value>[^\s\"'$/{{<`-][^\"'\n]*)"), ""),
+    (re.compile(r"://[^/\s:@]{0,256}:(?P<value>[^/\s@$]{1,256})@"), "PASSWORD"),
+    (re.compile(rf"(?<!\S)(?:-u|--user)[ =][\"']?[\w.@+-]{{1,64}}:{_UNQUOTED}"), "USER_PASS"),
+    (re.compile(rf"(?i:authorization[\"']?:\s{{0,3}}[\"']?\w{{1,20}}) {_UNQUOTED}"), "AUTHORIZATION"),
+    (
+        re.compile(r"(?P<value>-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[^-]*-----END [A-Z ]{0,20}PRIVATE KEY-----)"),
+        "PRIVATE_KEY",
+    ),
+    (
+        re.compile(r"(?<!\w)(?P<value>(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|sk-|AKIA)[\w-]{16,})"),
+        "ACCESS_TOKEN",
+    ),
+)
 """Where a secret may stand in a text, and the name of its variable if the text does not name it."""
 
 
@@ -59,13 +66,13 @@ def without_secrets(text: str, reference: Callable[[str], str]) -> str:
     :param reference: Returns what stands in place of a secret, by the name of its variable.
     """
 
-    def replaced(found: re.Match[str], given: str) -> str:
+    def replaced(given: str, found: re.Match[str]) -> str:
         name = given or variable_of(found["name"])
         if not has_secret_value(name, found["value"]):
             return found[0]
         begin, end = (place - found.start() for place in found.span("value"))
         return f"{found[0][:begin]}{reference(name)}{found[0][end:]}"
 
-    for pattern, name in _PATTERNS.items():
-        text = re.sub(pattern, lambda found, name=name: replaced(found, name), text)  # type: ignore[misc]
+    for pattern, name in _PATTERNS:
+        text = pattern.sub(partial(replaced, name), text)
     return text
