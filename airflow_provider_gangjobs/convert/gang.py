@@ -34,11 +34,14 @@ _LINKS: Final = {
 }
 """The scheduler by a label or an annotation that links pods to their group. The provider sets its own."""
 _TOPOLOGY: Final = re.compile(r"kueue\.x-k8s\.io/podset-(required|preferred)-topology")
-_LEFT_OUT: Final = {
-    re.escape(PARTIAL_ADMISSION): "all pods of a gang start together",
-    r"kueue\.x-k8s\.io/(pod-group|retriable-in-group).*": "give the pods of the group as roles of one gang",
-    r"alpha\.jobset\.sigs\.k8s\.io/.*": "give affinity, or topology in a queue of Kueue",
-}
+_LEFT_OUT: Final = (
+    (re.compile(re.escape(PARTIAL_ADMISSION)), "all pods of a gang start together"),
+    (
+        re.compile(r"kueue\.x-k8s\.io/(pod-group|retriable-in-group).*"),
+        "give the pods of the group as roles of one gang",
+    ),
+    (re.compile(r"alpha\.jobset\.sigs\.k8s\.io/.*"), "give affinity, or topology in a queue of Kueue"),
+)
 """Labels and annotations with which a controller would do something else to the pods of a gang, and the cure."""
 _OF_SERVER: Final = re.compile(
     r"batch\.kubernetes\.io/.*|controller-uid|job-name|kubectl\.kubernetes\.io/last-applied-configuration"
@@ -135,7 +138,7 @@ def _set_metadata(task: Task, of_pods: dict[str, Any]) -> None:
 
 def _is_kept(task: Task, name: str) -> bool:
     """Return whether the pods keep a label or an annotation. What is left out is named, but for what servers set."""
-    cure = next((cure for pattern, cure in _LEFT_OUT.items() if re.fullmatch(pattern, name)), None)
+    cure = next((cure for pattern, cure in _LEFT_OUT if pattern.fullmatch(name)), None)
     if cure is None or (name == PARTIAL_ADMISSION and not task.is_gang):
         return not _OF_SERVER.fullmatch(name)
     task.note(f"{name} is left out: {cure}")
