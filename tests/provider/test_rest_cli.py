@@ -123,7 +123,7 @@ async def test_documented_client_works(
         await asyncio.to_thread(exec, program.replace("sleep(5)", "sleep(0.1)"), {})
 
     assert "succeeded All 2 ranks succeeded. {}\n" in capsys.readouterr().out
-    assert (await rest.get("nightly")).status_code == 404
+    assert (await rest.get("documented-client")).status_code == 404
 
 
 async def test_server_is_trusted_by_the_certificates_of_the_system(
