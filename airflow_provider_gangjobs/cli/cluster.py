@@ -6,6 +6,7 @@ The Roles are the files of the folder `rbac`. `rbac` reads nothing from a cluste
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
@@ -124,7 +125,7 @@ def _parse_seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if seconds <= 0:
+    if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds
 

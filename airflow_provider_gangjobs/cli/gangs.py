@@ -322,8 +322,8 @@ def _why(view: GangView, now: datetime) -> Iterator[str]:
 
     yield f"{view} {_sentence(view, now)}"
     more = {"Progress": str(view.progress or ""), "Restarts in place": view.restarts_told, **view.first_links}
-    yield from filter(None, [view.remedy, *notes_of(view)])
-    yield from (f"{name}: {text}" for name, text in more.items() if text)
+    texts = [*filter(None, [view.remedy, *notes_of(view)]), *(f"{name}: {text}" for name, text in more.items() if text)]
+    yield from map(to_printable_line, texts)
 
 
 def _causes(views: Sequence[GangView]) -> Iterator[str]:
@@ -387,8 +387,10 @@ def _facts(view: GangView, now: datetime) -> Iterator[str]:
         "Notes": " ".join(notes_of(view)),
         **view.first_links,
     }
+    # The sentence about the state has a colour, and is printable. Whoever may change Jobs chooses the other texts.
+    shown = {name: text if name == "State" else to_printable_line(text) for name, text in facts.items() if text}
     width = max(map(len, facts))
-    yield from (f"{name.ljust(width)}   {text}" for name, text in facts.items() if text)
+    yield from (f"{name.ljust(width)}   {text}" for name, text in shown.items())
 
 
 def _rank_lines(rows: Sequence[RankRow], *, wide: bool) -> list[str]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.cli import COMMANDS, COMPLETION
 from airflow_provider_gangjobs.cli.arguments import CommandError
+from airflow_provider_gangjobs.kube.text import to_printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,8 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _fail(error: CommandError) -> int:
-    print(f"gangjobs: {error}", file=sys.stderr)
+    # The message may have texts of a cluster, a server or a file, which the terminal must not obey.
+    print(to_printable(f"gangjobs: {error}"), file=sys.stderr)
     return error.code
 
 

@@ -43,6 +43,9 @@ POLL_S: Final = 5.0
 UNANSWERED_FOR_S: Final = 300.0
 """For how long `--wait` asks again if Airflow does not answer, which may restart."""
 _UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
+NOT_THE_INTERFACE: Final = (
+    "The answer is not one of Airflow's REST interface for gangs. Check --server, and whether a proxy asks for a login"
+)
 
 
 class RestServer:
@@ -54,15 +57,20 @@ class RestServer:
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        url, token = options.server.rstrip("/"), os.environ.get(TOKEN_VARIABLE)
-        if urlsplit(url).scheme not in {"http", "https"}:
+        url, token = options.server.rstrip("/"), os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not _is_of_http(url):
             raise CommandError(f"--server {options.server} is not a URL of http or https")
         if not token:
             raise CommandError(f"Set {TOKEN_VARIABLE} to a token of Airflow, which POST /auth/token returns")
+        if not token.isascii() or not token.isprintable():  # httpx would show the token in its error
+            raise CommandError(f"{TOKEN_VARIABLE} has a character that no token of Airflow has")
         if not (options.conn_id and options.namespace):
             raise CommandError("--server needs --conn-id, the connection of that Airflow, and -n, the namespace")
-        names = (quote(name, safe="") for name in (options.conn_id, options.namespace, options.id))
-        place = "/gangjobs/api/v1/connections/{}/namespaces/{}/submissions/{}".format(*names)
+        names = (options.conn_id, options.namespace, options.id)
+        if not all(map(str.isprintable, names)):
+            raise CommandError("--conn-id, -n and --id need printable text")
+        quoted = (quote(name, safe="") for name in names)
+        place = "/gangjobs/api/v1/connections/{}/namespaces/{}/submissions/{}".format(*quoted)
         self._url = url + place
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         import ssl
@@ -78,14 +86,18 @@ class RestServer:
 
         from airflow_provider_gangjobs.submission.submission import Submission
 
-        return msgspec.json.decode(self._send("PUT", msgspec.json.encode(document)), type=Submission)
+        answer = self._send("PUT", msgspec.json.encode(document))
+        try:
+            return msgspec.json.decode(answer, type=Submission)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CommandError(NOT_THE_INTERFACE) from error
 
-    def wait(self) -> dict[str, Any]:
-        """Ask until the gang has ended, and return the last answer."""
+    def wait(self) -> dict[str, str]:
+        """Ask until the gang has ended, and return what the last answer says of it."""
         answered_at = time.monotonic()
         while True:
             try:
-                found: dict[str, Any] = json.loads(self._send("GET"))
+                gang = _gang_in(self._send("GET"))
             except CommandError as error:
                 if error.code != CLUSTER_FAILED:  # 1 is the exit code of a gang that has failed
                     raise CommandError(str(error), CLUSTER_FAILED) from error
@@ -93,8 +105,8 @@ class RestServer:
                     raise
             else:
                 answered_at = time.monotonic()
-                if found["gang"]["state"] != "in progress":
-                    return found
+                if gang["state"] != "in progress":
+                    return gang
             time.sleep(POLL_S)
 
     def _send(self, method: str, body: bytes | None = None) -> bytes:
@@ -105,7 +117,7 @@ class RestServer:
             reply = httpx.request(
                 method, self._url, content=body, headers=self._headers, timeout=REQUEST_TIMEOUT_S, verify=self._trusted
             )
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise CommandError(f"Airflow did not answer: {error}. Run the command again", CLUSTER_FAILED) from error
         except ImportError as error:  # of a library for the proxy that ALL_PROXY names
             raise CommandError(f"Airflow cannot be asked: {error}", CLUSTER_FAILED) from error
@@ -114,6 +126,27 @@ class RestServer:
         if not reply.is_success:
             raise CommandError(_describe_problem(reply))
         return reply.content
+
+
+def _is_of_http(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in {"http", "https"}
+    except ValueError:  # such as a half of an IPv6 address
+        return False
+
+
+def _gang_in(answer: bytes) -> dict[str, str]:
+    """Return what is shown of the gang of an answer.
+
+    Raises:
+        CommandError: the answer is not one of the REST interface.
+    """
+    try:
+        gang = json.loads(answer)["gang"]
+        known = {name: str(gang[name]) for name in ("namespace", "name", "state")}
+        return known | {name: str(gang.get(name, "")) for name in ("summary", "remedy")}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CommandError(NOT_THE_INTERFACE) from error
 
 
 def _in_json(content: Any) -> Any:
@@ -128,7 +161,7 @@ def _describe_problem(reply: httpx.Response) -> str:
         for mistake in problem.get("errors", ()):
             texts += [f"{mistake['path']}: {mistake['what']}", mistake["remedy"]]
         return to_one_line(" ".join(map(to_sentence, [*texts, problem.get("remedy", "")])))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):  # of Airflow itself, or of a proxy
         return f"Airflow answered {reply.status_code} {reply.reason_phrase}"
 
 
@@ -184,7 +217,8 @@ def _end_line(end: str, message: str, remedy: str) -> str:
 def _lines_of(submission: Submission, options: argparse.Namespace) -> list[str]:
     from airflow_provider_gangjobs.attempt.messages import submission_messages
 
-    return [str(submission.ref)] if options.output == "name" else list(submission_messages(submission))
+    lines = [str(submission.ref)] if options.output == "name" else submission_messages(submission)
+    return list(map(to_printable_line, lines))
 
 
 async def _follow(gangs: GangService, submission: Submission, spec: GangSpec) -> GangEvent:
@@ -205,10 +239,9 @@ def _send_to_server(document: dict[str, Any], options: argparse.Namespace) -> in
     write_lines(_lines_of(server.put(document), options))
     if not options.wait:
         return 0
-    found = server.wait()
-    gang = found["gang"]
+    gang = server.wait()
     end = f"{gang['namespace']}/{gang['name']} {gang['state']}"
-    write_lines([_end_line(end, gang.get("summary", ""), gang.get("remedy", ""))])
+    write_lines([_end_line(end, gang["summary"], gang["remedy"])])
     return int(gang["state"] != "succeeded")
 
 

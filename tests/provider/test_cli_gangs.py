@@ -239,6 +239,16 @@ def test_terminal_does_not_obey_a_log(
     assert capsys.readouterr().out == "done\\x1b]0;title\\x07\n"
 
 
+def test_terminal_does_not_obey_the_ids_of_gangs(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [tonight.submit("named", "true", dag_id="ids", run_id=f"{number}\x1b]0;title\x07") for number in (1, 2)]
+    assert tonight.call("show", runs[0].name) == 0
+    assert "run 1\\x1b]0;title\\x07\n" in capsys.readouterr().out
+    assert tonight.call("show", "ids", "named") == 4
+    assert "  2\\x1b]0;title\\x07  " in capsys.readouterr().err
+    for ref in runs:
+        tonight.run(lambda gangs, ref=ref: gangs.delete(ref))
+
+
 class ClosedPipe(StringIO):
     """What standard output is after its reader has gone."""
 

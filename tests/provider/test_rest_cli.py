@@ -78,6 +78,22 @@ async def airflow(rest: RestClient, tls: Path | None = None, answers: Sequence[i
             await serving
 
 
+@asynccontextmanager
+async def serving(body: bytes, status: int, headers: dict[str, str] | None = None) -> AsyncIterator[str]:
+    """Answer each PUT alike. Yield the URL."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        lines = [f"HTTP/1.1 {status} A", f"Content-Length: {len(body)}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
 async def submit(file: Path, *options: str) -> int:
     return await asyncio.to_thread(main, ["submit", str(file), *options])
 
@@ -175,3 +191,61 @@ async def test_refusals_are_one_line(
     )
     assert len(lines) == len(expected)
     assert all(text in line for text, line in zip(expected, lines, strict=True))
+
+
+UNUSABLE = {
+    "the page of a login": (200, b"<html>", "Check --server, and whether a proxy asks for a login"),
+    "another document": (200, b'{"gang": {}}', "Check --server, and whether a proxy asks for a login"),
+    "a mistake that Airflow itself reports": (422, b'{"detail": [{"loc": ["body"]}]}', "Airflow answered 422"),
+    "text that would set the title": (403, rb'{"detail": "\u001b]0;no"}', r"gangjobs: \x1b]0;no."),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "shown"), UNUSABLE.values(), ids=UNUSABLE)
+async def test_answer_of_something_else_is_one_line(
+    file: Path, capsys: pytest.CaptureFixture[str], rest: RestClient, status: int, body: bytes, shown: str
+) -> None:
+    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server"]
+    async with serving(body, status) as url:
+        assert await submit(file, *options, url) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [shown in line for line in lines] == [True]
+
+
+async def test_wait_does_not_take_another_document_for_the_end(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "-n", "default", "--wait", "--server"]
+    async with airflow(rest, answers=[200]) as url:
+        assert await submit(file, *options, url) == 3, "the gang may run on"
+    assert "whether a proxy asks for a login" in capsys.readouterr().err
+
+
+async def test_answer_that_is_not_compressed_as_it_says_is_one_line(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server"]
+    async with serving(b"no gzip", 200, {"Content-Encoding": "gzip"}) as url:
+        assert await submit(file, *options, url) == 3
+    assert capsys.readouterr().err.startswith("gangjobs: Airflow did not answer: ")
+
+
+async def test_token_is_in_no_error(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server", "http://127.0.0.1:1"]
+    for token in ("hidden\rhidden", "hidden\u00e9"):
+        monkeypatch.setenv("GANGJOBS_TOKEN", token)
+        assert await submit(file, *options) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("GANGJOBS_TOKEN has a character that no token of Airflow has") == 2
+    assert "hidden" not in shown
+
+
+@pytest.mark.parametrize("option", [("--server", "http://["), ("--id", "\udcff")], ids=["half an address", "no text"])
+async def test_options_that_make_no_address_are_one_line(
+    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server", "http://a", *option]
+    assert await submit(file, *options) == 1
+    assert capsys.readouterr().err.count("\n") == 1

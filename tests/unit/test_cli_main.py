@@ -229,3 +229,10 @@ def test_account_without_namespace_is_refused(account: str, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         main(["rbac", "--service-account", account])
     assert "is no NAMESPACE:NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "10m"])
+def test_doctor_takes_a_number_of_seconds(seconds, capsys):
+    with pytest.raises(SystemExit):
+        main(["doctor", "--assemble-timeout", seconds])
+    assert f"{seconds!r} is not a number of seconds" in capsys.readouterr().err
