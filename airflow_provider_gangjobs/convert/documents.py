@@ -19,7 +19,8 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
 from airflow_provider_gangjobs.gang.validation.parsed_spec import not_json_problems
 from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
 
-PROBLEM_CHARACTERS_MAX: Final = 500
+PROBLEM_CHARACTERS_MAX: Final = 300
+"""A value of a file may be in a message. The cure behind it stays whole."""
 _TEMPLATE: Final = re.compile(
     r"\{\{-?\s*(?:\.(?:Values|Release|Chart|Files|Capabilities|Template)\b"
     r"|(?:include|if|else|end|range|with|define|template|tpl|toYaml|required|block)\b|/\*)"
@@ -81,8 +82,10 @@ class Document(Struct, frozen=True):
 
 
 def error_at(file: str, line: int, what: str, remedy: str) -> ConversionError:
-    message = to_printable_line(without_secrets(f"{file}: line {line}: {what}. {remedy}", "${}".format))
-    return ConversionError(cut_end(message, PROBLEM_CHARACTERS_MAX))
+    where, problem, cure = (
+        to_printable_line(without_secrets(text, "${}".format)) for text in (f"{file}: line {line}", what, remedy)
+    )
+    return ConversionError(f"{where}: {cut_end(problem, PROBLEM_CHARACTERS_MAX)}. {cure}")
 
 
 def read_documents(file: str, text: str) -> tuple[Document, ...]:

@@ -346,15 +346,34 @@ HOSTILE = {"code": '"); import os; ("', "a line": "a\n", "an escape": "\\", "Jin
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_text_of_a_file_is_never_code(text: str) -> None:
-    cron = {"schedule": text, "timeZone": text, "jobTemplate": {"spec": job()["spec"]}}
-    written = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": text}, "spec": cron}
+    written = job(container={"command": [text]}, metadata={"name": text})
     tree = ast.parse(convert({text: yaml.safe_dump(written)}).source)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    (timetable,) = (call for call in calls if ast.unparse(call.func) == "CronTriggerTimetable")
-    assert [ast.literal_eval(one) for one in (timetable.args[0], timetable.keywords[0].value)] == [text, text]
+    (task,) = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) != "DAG")
+    assert ast.unparse(task.func) == "GangJobOperator"
+    (command,) = next(ast.literal_eval(one.value) for one in task.keywords if one.arg == "command")
+    assert command.removeprefix("{% raw %}").removesuffix("{% endraw %}") == text
+
+
+def cron_job(schedule: Any, **spec: Any) -> str:
+    """Return the text of a CronJob."""
+    given = {"schedule": schedule, **spec, "jobTemplate": {"spec": job()["spec"]}}
+    written = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "train"}, "spec": given}
+    return yaml.safe_dump(written, sort_keys=False)
 
 
 BAD = {
+    "a schedule out of range": (cron_job("0 25 * * *"), 'line 6: has the schedule "0 25 .*". Give the five fields'),
+    "a schedule with seconds": (cron_job("0 0 12 * * ?"), "line 6: has the schedule"),
+    "a random schedule": (cron_job("R 0 * * *"), "line 6: has the schedule"),
+    "a schedule without a date": (cron_job("0 0 30 2 *"), "line 6: has the schedule"),
+    "an interval": (cron_job("@every 1h"), "line 6: has the schedule"),
+    "a word of Airflow": (cron_job("@once"), "line 6: has the schedule"),
+    "a long schedule": (cron_job("1 " * 1000), "Give the five fields of a cron expression"),
+    "two time zones": (cron_job("TZ=UTC * * * * *", timeZone="UTC"), "line 6: has the schedule"),
+    "a number as a schedule": (cron_job(5), "a field of another type"),
+    "an unknown time zone": (cron_job("@daily", timeZone="Mars/X"), 'line 7: has the unknown time zone "Mars/X". Give'),
+    "an unknown zone of a schedule": (cron_job("CRON_TZ=Mars/X @daily"), "line 6: has the unknown time zone"),
+    "an empty time zone": (cron_job("@daily", timeZone=""), "line 7: has the unknown time zone"),
     "a template of Helm": ("kind: Job\nmetadata: {name: {{ .Values.name }}}\n", "line 2: is a template of Helm"),
     "a conditional of Helm": ("a: 1\n{{- if .x }}\n", "line 2: is a template of Helm"),
     "other braces": ("kind: Job\nmetadata: {name: {{ name }}}\n", "line 2: .*Render the template first"),

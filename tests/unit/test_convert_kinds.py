@@ -80,6 +80,40 @@ def test_cron_job_that_forbids_overlaps_has_one_run_at_a_time() -> None:
     assert (dag.schedule, dag.max_active_runs, dag.tasks[0].workers) == ("*/5 * * * *", 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("written", "schedule"),
+    [
+        ("0 0 ? * ?", "'0 0 * * *'"),
+        (" 5/15  * * jan-DEC mon,wed\n", "'5/15 * * jan-DEC mon,wed'"),
+        ("@midnight", "'@midnight'"),
+        ("TZ=Europe/Zurich 0 3 * * *", "CronTriggerTimetable('0 3 * * *', timezone='Europe/Zurich')"),
+    ],
+    ids=["question marks", "names and spaces", "a word", "a time zone"],
+)
+def test_schedule_of_kubernetes_is_one_of_airflow(written: str, schedule: str) -> None:
+    spec = {"schedule": written, "jobTemplate": {"spec": {"template": pod()}}}
+    source = convert({"a.yaml": yaml.safe_dump(workload("batch/v1 CronJob", **spec))}).source
+    assert f"schedule={schedule})" in source.replace('"', "'")
+    dags_of(source)[0].validate()
+
+
+def test_claims_of_a_job_set_must_exist() -> None:
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    jobs = [
+        {"name": name, "template": {"spec": {"template": pod(command=[name], **given)}}}
+        for name, given in {"a": {"volumeMounts": mounts}, "b": {}}.items()
+    ]
+    written = job_set(*jobs)
+    written["spec"]["volumeClaimPolicies"] = [{"templates": [{"metadata": {"name": "data"}}]}]
+    conversion = convert({"w.yaml": yaml.safe_dump(written)})
+    (task,) = tasks_of(conversion.source).values()
+
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-w"}}
+    assert {name: role.get("volumes") for name, role in task.roles.items()} == {"a": [claim], "b": None}
+    assert any("volumeClaimPolicies (line" in line and "create these claims" in line for line in conversion.summary)
+    assert any("kubectl get persistentvolumeclaim/data-w" in line for line in conversion.summary)
+
+
 def test_job_set_with_one_replicated_job_is_a_plain_gang() -> None:
     task = task_of("jobset-workers")
     assert (task.roles, task.workers, task.retries, task.rendezvous) == (None, 4, 3, Rendezvous(3389))
