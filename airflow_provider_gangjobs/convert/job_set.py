@@ -9,6 +9,8 @@ from airflow_provider_gangjobs.convert.task import Part, Task, merged, pods
 from airflow_provider_gangjobs.kube.well_known import COMPLETION_INDEX
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider_gangjobs.convert.documents import Document
 
 _JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
@@ -18,6 +20,7 @@ _CURES: Final = {
     "startupPolicy": _TOGETHER,
     "dependsOn": _TOGETHER,
     "coordinator": "rank 0 of the first role is $(MASTER_ADDR)",
+    "volumeClaimPolicies": "create these claims beforehand, each of which all pods share",
     "failurePolicy": "the first failure ends the gang, and retries start it again",
 }
 _KEPT: Final = ("name", "replicas", "template", "parallelism", "completions", "completionMode")
@@ -27,6 +30,11 @@ def convert(document: Document) -> Task:
     """Return the workload of a JobSet."""
     spec = dict(document.data["spec"])
     jobs, network = spec.pop("replicatedJobs"), spec.pop("network", {})
+    claims = [
+        claim["metadata"]["name"] for policy in spec.get("volumeClaimPolicies", ()) for claim in policy["templates"]
+    ]
+    for job in jobs:
+        _add_claims(document, job["template"]["spec"]["template"]["spec"], claims)
     task = Task(document, merged([_part(document, job) for job in jobs]), network.get("subdomain", document.name))
     is_one_job = len(jobs) == 1 and jobs[0].get("replicas", 1) == 1
     for job in jobs:
@@ -50,6 +58,14 @@ def _part(document: Document, job: dict[str, Any]) -> Part:
         spec = {"completionMode": "Indexed", "backoffLimit": 0, **spec, "template": template}
         return Part(name, spec, f"{prefix}-0")
     return Part(name, pods(replicas * pods_of_job, template), f"{prefix}-0")
+
+
+def _add_claims(document: Document, pod: dict[str, Any], claims: Sequence[str]) -> None:
+    """Add the volumes of the claims that the containers mount, with the names that JobSet gives to the claims."""
+    mounted = {mount["name"] for one in pod["containers"] for mount in one.get("volumeMounts", ())}
+    for name in (name for name in claims if name in mounted):
+        volume = {"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{document.name}"}}
+        pod["volumes"] = [*pod.get("volumes", ()), volume]
 
 
 def template_of(job: dict[str, Any]) -> dict[str, Any]:
