@@ -154,7 +154,7 @@ class PodBuilder:
                 "finalizers": ["batch.kubernetes.io/job-tracking"],
                 "creationTimestamp": text(1),
             },
-            "spec": {"containers": [{"name": "main", "image": "x:1"}]},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x:1"}]},
             "status": {"phase": "Pending", "conditions": [], "containerStatuses": []},
         }
 

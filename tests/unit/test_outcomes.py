@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
 from airflow_provider_gangjobs.gang.state.phase import Status, judge
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELETED_BY
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode
-from tests.unit.builders import REF, PodBuilder, at, job, pod
+from tests.unit.builders import REF, PodBuilder, at, job, pod, text
 
 # -- The outcome of a pod: how the pod ended, what caused the end, and the result of the rank ------------------------
 
@@ -53,6 +53,23 @@ def test_outcome_has_all_fields():
     assert outcome_of(seen).seconds == 60
 
 
+def _restarted(pod: PodBuilder) -> PodBuilder:
+    """The kubelet restarts the container after a failure."""
+    last = {"terminated": {"exitCode": 1, "startedAt": text(5), "finishedAt": text(40)}}
+    pod.obj["spec"]["restartPolicy"] = "OnFailure"
+    pod.obj["status"]["containerStatuses"][0] |= {"lastState": last, "restartCount": 1}
+    return pod
+
+
+def _failed_at_init(pod: PodBuilder, when: float, *, is_restarted: bool = False) -> PodBuilder:
+    """An init container has failed, so that the pod has failed; or it is a sidecar, and was restarted."""
+    ended = {"terminated": {"exitCode": 1, "startedAt": text(5), "finishedAt": text(when)}}
+    states = {"state": {"running": {"startedAt": text(when)}}, "lastState": ended} if is_restarted else {"state": ended}
+    pod.obj["spec"]["initContainers"] = [{"name": "init"} | ({"restartPolicy": "Always"} if is_restarted else {})]
+    pod.obj["status"]["initContainerStatuses"] = [{"name": "init", **states}]
+    return pod.waiting("PodInitializing").phase("Failed")
+
+
 ENDINGS = {
     "success": (pod().on("n").succeeded(), OutcomeKind.SUCCEEDED),
     "its own failure": (pod().on("n").failed(1), OutcomeKind.FAILED),
@@ -80,6 +97,34 @@ ENDINGS = {
         OutcomeKind.PREEMPTED,
     ),
     "evicted through the API": (pod().on("n").failed(143).disrupted("EvictionByEvictionAPI", 60), OutcomeKind.EVICTED),
+    "its own failure, and evicted later by a drain": (
+        pod().on("n").failed(1, when=60).deleted(asked=90).disrupted("EvictionByEvictionAPI", 90),
+        OutcomeKind.FAILED,
+    ),
+    "its own failure, and its node was tainted later": (
+        pod().on("n").failed(137, when=60).deleted(asked=90).disrupted("DeletionByTaintManager", 90),
+        OutcomeKind.FAILED,
+    ),
+    "ended by a drain, by a clock that is behind": (
+        pod().on("n").failed(7, when=60).deleted(asked=62).disrupted("EvictionByEvictionAPI", 62),
+        OutcomeKind.EVICTED,
+    ),
+    "failed once, restarted, and lost with its node": (
+        _restarted(pod().on("n").running(since=50)).phase("Failed").disrupted("DeletionByPodGC", 90),
+        OutcomeKind.LOST,
+    ),
+    "failed, and evicted before its kubelet restarted it": (
+        _restarted(pod().on("n").failed(1, when=60)).disrupted("TerminationByKubelet", 61),
+        OutcomeKind.EVICTED,
+    ),
+    "failed before it was drained, in an init container": (
+        _failed_at_init(pod().on("n"), when=60).deleted(asked=90).disrupted("EvictionByEvictionAPI", 90),
+        OutcomeKind.FAILED,
+    ),
+    "preempted while it ran, after an init container had been restarted": (
+        _failed_at_init(pod().on("n"), when=60, is_restarted=True).disrupted("DeletionByPodGC", 90),
+        OutcomeKind.LOST,
+    ),
     "evicted by its kubelet for the node's sake": (
         pod().on("n").phase("Failed", "Evicted", "low on memory").disrupted("TerminationByKubelet", 60),
         OutcomeKind.EVICTED,
@@ -125,7 +170,14 @@ def test_ending_follows_from_the_final_status(seen, ending):
 
 
 @pytest.mark.parametrize(
-    "later", [lambda p: p, lambda p: p.deleted(asked=300), lambda p: p.deleted(300, grace=0), lambda p: p.held()]
+    "later",
+    [
+        lambda p: p,
+        lambda p: p.deleted(asked=300),
+        lambda p: p.deleted(300, grace=0),
+        lambda p: p.held(),
+        lambda p: p.deleted(asked=300).disrupted("EvictionByEvictionAPI", 300),
+    ],
 )
 def test_outcome_of_an_ended_pod_never_changes(later):
     first = outcome_of(pod("a").rank(1).on("n").failed(3).view())
@@ -226,6 +278,12 @@ RESULTS = {
 @pytest.mark.parametrize(("written", "result"), RESULTS.values(), ids=RESULTS)
 def test_result_is_json_or_else_text(written, result):
     assert outcome_of(pod().on("n").succeeded(message=written).view()).result == result
+
+
+def test_words_of_the_kubelet_are_no_result():
+    """The kubelet writes them also into the status of a pod that has succeeded while its node shuts down."""
+    seen = pod().on("n").succeeded().phase("Succeeded", "Terminated", "Pod was terminated in response to shutdown.")
+    assert (outcome_of(seen.view()).outcome, outcome_of(seen.view()).result) == (OutcomeKind.SUCCEEDED, None)
 
 
 REFUSED = {

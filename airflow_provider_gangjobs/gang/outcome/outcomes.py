@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,6 +83,8 @@ _BY_POD_REASON: Final = {
 # Part of the message of a pod that the kubelet refused because its node lacks resources (`nodeConditionMessageFmt` in
 # pkg/kubelet/eviction/helpers.go). Such a pod has the reason `Evicted` and no condition DisruptionTarget.
 _REFUSED_UNDER_PRESSURE: Final = "The node had condition: "
+CLOCKS_DIFFER_MAX: Final = timedelta(seconds=10)
+"""By how much the clock of a node, which times the ends of containers, may differ from that of the control plane."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -217,13 +219,15 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     :param ended: False if tracking stopped before the pod ended.
     """
     container, terminated = _deciding_container(pod)
-    disruption = find_true_condition(pod.status.conditions, "DisruptionTarget")
+    disruption = _find_disruption(pod, terminated)
     kind = _kind_of(pod, terminated, disruption) if ended else OutcomeKind.UNKNOWN
     observed = None if podutil.is_lost(terminated) else terminated
     ended_main = podutil.time_of_end(terminated) if terminated is not None and not container else None
     finished = caused = ended_main or podutil.finished_at(pod)
     role = pod.metadata.labels.gang_role or ""
-    message = (observed.message if observed else "") or pod.status.message
+    message = observed.message if observed else ""
+    if kind is not OutcomeKind.SUCCEEDED:  # a rank that has succeeded has written its result itself, or nothing
+        message = message or pod.status.message
     is_cut = len(message.encode()) >= _message_bytes_max(pod)
     if kind is not OutcomeKind.SUCCEEDED:
         message = without_lines(message)  # the kubelet may have taken the end of the log
@@ -268,6 +272,27 @@ def _deciding_container(pod: PodView) -> tuple[str, Terminated | None]:
     others = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     failed = ((status.name, end) for status in others if (end := podutil.ended_state(status)) and end.exit_code)
     return next(failed, ("", terminated))
+
+
+def _find_disruption(pod: PodView, terminated: Terminated | None) -> Condition | None:
+    """Return the condition of the disruption that ended the pod.
+
+    A drain and a taint of the node also mark a pod that has ended and is held. If the kubelet itself has ended the pod,
+    the pod has a reason.
+
+    :param terminated: The end of the container that determined the outcome.
+    """
+    found = find_true_condition(pod.status.conditions, "DisruptionTarget")
+    if found is None or found.last_transition_time is None or pod.status.reason:
+        return found
+    main = podutil.main_container(pod)
+    if terminated is None or not terminated.exit_code or (main is not None and main.state.running is not None):
+        return found
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    is_final = any(podutil.end_for_good(pod, status) is terminated for status in statuses)
+    ended = podutil.time_of_end(terminated)
+    is_later = ended is not None and found.last_transition_time - ended >= CLOCKS_DIFFER_MAX
+    return None if is_final and is_later else found
 
 
 def _kind_of(pod: PodView, terminated: Terminated | None, disruption: Condition | None) -> OutcomeKind:

@@ -170,13 +170,16 @@ def main_container(pod: PodView) -> ContainerStatus | None:
 def main_end(pod: PodView) -> Terminated | None:
     """Return how the main container ended for good."""
     status = main_container(pod)
-    ended = status.state.terminated if status else None
-    if status is None or ended is None or status.name != _main_name(pod):
-        return None
+    return end_for_good(pod, status) if status is not None and status.name == _main_name(pod) else None
+
+
+def end_for_good(pod: PodView, status: ContainerStatus) -> Terminated | None:
+    """Return how a container of the pod ended, if the kubelet does not restart it."""
+    ended = status.state.terminated
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    if any(one.restart_policy_rules for one in containers):  # a rule may restart all containers of the pod
-        return None
-    own = next((one.restart_policy for one in pod.spec.containers if one.name == status.name), "")
+    if ended is None or any(one.restart_policy_rules for one in containers):
+        return None  # a rule may restart all containers of the pod
+    own = next((one.restart_policy for one in containers if one.name == status.name), "")
     policy = own or pod.spec.restart_policy
     return ended if policy == "Never" or (policy == "OnFailure" and not ended.exit_code) else None
 
