@@ -617,6 +617,14 @@ def test_gang_that_ran_before_its_submission_was_complete_has_run() -> None:
     assert not gang_of("runs", "runs", noted=False, suspend=True).never_ran
 
 
+def test_gang_of_which_a_role_may_run_counts_as_one_that_ran() -> None:
+    """The submission starts the other roles first, and their Job controller may be about to create pods."""
+    suspended, started = (job("worker", "waits", suspend=suspend) for suspend in (True, False))
+    main = job("leader", "waits", suspend=True)
+    assert read_gang(main, [main, suspended]).never_ran
+    assert not read_gang(main, [main, started]).never_ran
+
+
 def test_main_job_that_kueue_has_suspended_is_not_half_submitted() -> None:
     stored, unfinished = (stored_main_job("waits", suspend=True, noted=noted) for noted in (True, False))
     for main in (stored, unfinished):

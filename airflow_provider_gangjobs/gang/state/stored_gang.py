@@ -258,9 +258,13 @@ class StoredGang(Struct, frozen=True, kw_only=True):
 
     @property
     def is_unstarted(self) -> bool:
-        """As `never_ran`, but also true if the state of other Jobs of the gang is not known."""
+        """As `never_ran`, but also true if the state of other Jobs of the gang is not known.
+
+        The Jobs of the other roles are started before the main Job, and the Job controller may be about to start them.
+        """
         has_run = self.has_run or self.is_suspended_again  # the Job controller removes startTime from a suspended Job
-        return self.is_suspended and not (has_run or self.queue is not None or self.submitted.is_queued)
+        may_run = any(not one.spec.suspend for one in self.jobs_with_pods)
+        return self.is_suspended and not (has_run or may_run or self.queue is not None or self.submitted.is_queued)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
