@@ -89,6 +89,17 @@ async def test_half_submitted_gang_of_a_task_is_removed(cluster, request_number)
     cluster.check_one_live_gang(await cluster.submit())
 
 
+async def test_half_submitted_gang_that_tries_have_adopted_is_removed(cluster):
+    """A Job whose time limit each try changed would look as if somebody had started and suspended it."""
+    spec = replace(GANG_OF_4, execution_timeout_s=100)
+    for claim in ("ti-1", "ti-2", "ti-3"):
+        with pytest.raises(ProcessDied):
+            await cluster.submit(spec, api=CrashingClient(cluster.client, Crash(FIRST_ACT, applied=True)), claim=claim)
+    (job,) = cluster.jobs()
+    assert (job["spec"]["activeDeadlineSeconds"], job["metadata"]["generation"]) == (700, 1)
+    assert actions(await tidied(cluster)) == [SweepAction.REMOVE]
+
+
 @pytest.mark.parametrize("release", RELEASES)
 async def test_complete_gang_of_an_id_is_resumed(release):
     async with running_cluster(release) as cluster:

@@ -303,8 +303,11 @@ def limit_on_adoption(gang: StoredGang, limit: TimeLimit | None) -> tuple[int | 
         return before_s, gang.claim.time_limit
     if limit is None:
         return None, ""
-    # The Job is younger than its limit. So the sum leaves the try its whole time, whatever the clocks say.
-    return before_s + limit.seconds if limit.is_of_try else max(before_s, limit.seconds), limit.source
+    if not limit.is_of_try:
+        return max(before_s, limit.seconds), limit.source
+    # The limit counts from the start of the Job, which is younger than its limit. So the sum leaves the try its whole
+    # time, whatever the clocks say.
+    return limit.seconds if gang.never_ran else before_s + limit.seconds, limit.source
 
 
 def _with_margin(seconds: float, source: str, *, is_of_try: bool = False) -> TimeLimit:
