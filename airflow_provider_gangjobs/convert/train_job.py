@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.convert.job_set import template_of
@@ -34,7 +35,8 @@ def convert(document: Document) -> Task:
     task, spec = Task(document, []), dict(document.data["spec"])
     name, trainer = spec.pop("runtimeRef")["name"], dict(spec.pop("trainer", {}))
     runtimes = [each for each in document.beside if str(each["kind"]).endswith("TrainingRuntime")]
-    runtime: dict[str, Any] = next((each["spec"] for each in runtimes if each["metadata"]["name"] == name), {})
+    found: Any = next((each["spec"] for each in runtimes if each["metadata"]["name"] == name), {})
+    runtime = deepcopy(found)  # other TrainJobs may have the same
     jobs = runtime.get("template", {}).get("spec", {}).get("replicatedJobs", ())
     templates = {each["name"]: template_of(each["template"]) for each in jobs}
     template = templates.get(_NODE, {"spec": {"containers": [{"name": _NODE}]}})

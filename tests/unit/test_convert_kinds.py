@@ -278,6 +278,20 @@ def test_scheduler_and_other_jobs_of_a_runtime_are_those_of_its_train_job() -> N
     assert any("dataset-initializer of the runtime w is left out" in line for line in conversion.summary)
 
 
+def test_train_jobs_of_one_runtime_change_nothing_of_each_other() -> None:
+    node = {"name": "node", "template": {"spec": {"template": pod(name="node", command=["base"])}}}
+    runtime = workload(
+        "trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime", template={"spec": {"replicatedJobs": [node]}}
+    )
+    trainers = [{"command": ["first"], "env": [{"name": "A", "value": "b"}]}, {}]
+    written = [
+        workload("trainer.kubeflow.org/v1alpha1 TrainJob", runtimeRef={"name": "w"}, trainer=trainer)
+        for trainer in trainers
+    ]
+    tasks = tasks_of(convert({"w.yaml": yaml.safe_dump_all([runtime, *written])}).source)
+    assert [(task.command, task.env) for task in tasks.values()] == [(["first"], {"A": "b"}), (["base"], None)]
+
+
 def test_mpi_job_runs_the_command_of_its_launcher_on_rank_0() -> None:
     task = task_of("mpijob-horovod")
     assert (task.launch, task.workers, task.slots_per_worker) == ("mpi", 2, 4)
