@@ -105,10 +105,7 @@ def _task(document: Document, config_maps: Mapping[str, Document], number: int) 
         set_parameters(task, config_maps)
         GangJobOperator(task_id=task.task_id, **task.parameters)
     except InvalidGangSpec as error:
-        problem = error.shown_problems[0]
-        raise document.error(
-            f"{problem.path} {problem.what}", problem.remedy, problem.path.rpartition(".")[2]
-        ) from error
+        raise document.refusal(error.shown_problems[0]) from error
     except (LookupError, AttributeError, StopIteration, TypeError, ValueError) as error:
         wrong = f"no {error.args[0]}" if isinstance(error, KeyError) else "a field of another type than in Kubernetes"
         remedy = "Correct it: `kubectl create --dry-run=server -f FILE` names the field"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +19,9 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
 from airflow_provider_gangjobs.gang.validation.parsed_spec import not_json_problems
 from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
 
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.exceptions import Problem
+
 PROBLEM_CHARACTERS_MAX: Final = 300
 """A value of a file may be in a message. The cure behind it stays whole."""
 _TEMPLATE: Final = re.compile(
@@ -32,6 +35,10 @@ _PLACEHOLDER: Final = re.compile(r"\$\{?[A-Za-z_]\w*\}?|<[A-Za-z][\w -]{0,100}>|
 """What `envsubst`, or a person, replaces before the manifest can be used. `$(NAME)` is of Kubernetes."""
 _FREE_TEXT: Final = re.compile(r"(?:^|\.)(?:command|args|env|annotations|description)\b")
 """The paths of texts in which a program may have a placeholder of its own."""
+
+
+_JSON_LINE: Final = re.compile(r"(?<=\})(\s*\n)\{")
+"""Between two objects of JSON, which `kubectl` also reads without a separator. No YAML and no JSON has it elsewhere."""
 
 
 class ConversionError(Exception):
@@ -80,6 +87,11 @@ class Document(Struct, frozen=True):
         """Return the error about a part of the object."""
         return error_at(self.file, self.line_of(part), what, remedy)
 
+    def refusal(self, problem: Problem) -> ConversionError:
+        """Return the error about a field of the Job, or about a parameter that has its name."""
+        path = problem.path.removeprefix("manifest.spec.")
+        return self.error(f"{path} {problem.what}", problem.remedy, path.rpartition(".")[2].partition("[")[0])
+
 
 def error_at(file: str, line: int, what: str, remedy: str) -> ConversionError:
     where, problem, cure = (
@@ -100,7 +112,8 @@ def read_documents(file: str, text: str) -> tuple[Document, ...]:
         line = text.count("\n", 0, found.start()) + 1
         raise error_at(file, line, "is a template of Helm", "Give what `helm template` prints")
     documents: list[Document] = []
-    for each in parse_documents(text, parameter="manifest"):
+    separated = _JSON_LINE.sub(r"\1--- {", text)
+    for each in parse_documents(separated, parameter="manifest"):
         for problem in (*each.problems, *not_json_problems(each)):
             what = f"{problem.path} {problem.what}".removeprefix("manifest").lstrip(" .")
             written = re.search(r"line (\d+)", what)

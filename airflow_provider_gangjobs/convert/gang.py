@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.convert.beforehand import needs, use_files
 from airflow_provider_gangjobs.convert.host_names import role_name
-from airflow_provider_gangjobs.convert.pods import pod_parameters, require_template
+from airflow_provider_gangjobs.convert.pods import pod_parameters, require_structure
 from airflow_provider_gangjobs.convert.secret_values import leave_secrets_out
 from airflow_provider_gangjobs.gang import schedulers
 from airflow_provider_gangjobs.gang.render.placement import ineligibility_reason, is_single_pod, shape_of
@@ -59,7 +59,7 @@ def set_parameters(task: Task, config_maps: Mapping[str, Document]) -> None:
         ConversionError: a part has another structure than that of Kubernetes.
     """
     for part in task.parts:
-        require_template(task, part.spec.get("template"))
+        require_structure(task, part.spec)
     use_files(task, config_maps)
     if len(task.parts) > 1:
         _set_roles(task)
@@ -72,9 +72,12 @@ def set_parameters(task: Task, config_maps: Mapping[str, Document]) -> None:
     for name in [name for name in task.parameters if name != "ssh_secret"]:
         if (value := leave_secrets_out(task, task.parameters.pop(name), name)) is not None:
             task.parameters[name] = value
+    if names := list(dict.fromkeys(task.secret_variables)):
+        values = " ".join(f'--from-literal={name}="${name}"' for name in names)
+        create = f"kubectl create secret generic{task.in_namespace} {task.task_id}-env {values}"
+        task.note(f"The values of these variables are secret and left out: {create}", "env")
     if found := needs(task):
-        namespace = f" -n {task.parameters['namespace']}" if "namespace" in task.parameters else ""
-        task.note(f"These must exist beforehand: kubectl get{namespace} {' '.join(found)}")
+        task.note(f"These must exist beforehand: kubectl get{task.in_namespace} {' '.join(found)}")
 
 
 def _set_shape(task: Task, part: Part) -> None:

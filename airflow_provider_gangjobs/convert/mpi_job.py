@@ -66,7 +66,8 @@ def set_mpi(task: Task, launcher: Any, worker: Any, workers: int, slots: Any = N
     task.parameters |= {"launch": "mpi", "ssh_secret": secret}
     if slots not in (None, 1):
         task.parameters["slots_per_worker"] = slots
-    create = f"kubectl create secret generic {secret} --type=kubernetes.io/ssh-auth --from-file={KEY}=mpi-key"
+    options = f"--type=kubernetes.io/ssh-auth --from-file={KEY}=mpi-key"
+    create = f"kubectl create secret generic{task.in_namespace} {secret} {options}"
     task.note(f'Create it by ssh-keygen -t ed25519 -N "" -f mpi-key, and {create}', "ssh_secret")
     task.parts = [Part("", pods(workers, worker))]
 

@@ -43,17 +43,16 @@ _OF_POD: Final = ("name", "namespace", "creationTimestamp")
 _OF_GANG: Final = ("subdomain", "hostname", "setHostnameAsFQDN")
 
 
-def require_template(task: Task, template: Any) -> None:
-    """Check that the template has the types of Kubernetes, on which all other functions rely.
+def require_structure(task: Task, spec: dict[str, Any]) -> None:
+    """Check that the spec of a Job has the types of Kubernetes, on which all other functions rely.
 
     Raises:
         ConversionError: it has others, or no container.
     """
-    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": template}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
     for problem in check_structure(ParsedSpec(GangSpec(manifest=job))):
-        path = problem.path.removeprefix("manifest.spec.")
-        raise task.document.error(f"{path} {problem.what}", problem.remedy, path.rpartition(".")[2])
-    containers = ((template or {}).get("spec") or {}).get("containers") or [{}]
+        raise task.document.refusal(problem)
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
     if not all(isinstance(one.get("name"), str) for one in containers):
         raise task.document.error("has no container with a name", "Give spec.containers with a name each", "containers")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.convert.secrets import has_secret_value, is_secret, variable_of, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.convert.task import Task
 
@@ -23,8 +23,7 @@ def move_secrets(task: Task, container: dict[str, Any]) -> None:
 
     for field in ("command", "args"):
         if words := container.get(field):
-            pairs = zip(["", *words], words, strict=False)
-            container[field] = [_moved(before, word, reference) for before, word in pairs]
+            container[field] = _without_secret_words(words, reference)
     env = container.get("env", ())
     known = {item.get("name") for item in env}
     added = [_from_secret(task, name) for name in found if name not in known]
@@ -35,6 +34,12 @@ def move_secrets(task: Task, container: dict[str, Any]) -> None:
 def _without_value(task: Task, variable: dict[str, Any]) -> dict[str, Any]:
     name, value = str(variable.get("name")), str(variable.get("value", ""))
     return _from_secret(task, name) if is_secret(name, value) else variable
+
+
+def _without_secret_words(words: Sequence[Any], reference: Callable[[str], str]) -> list[Any]:
+    """Return the words without their secrets. A word that is no text stays: the operator refuses it."""
+    pairs = zip(map(str, ["", *words]), words, strict=False)
+    return [_moved(before, word, reference) if isinstance(word, str) else word for before, word in pairs]
 
 
 def _moved(before: str, word: str, reference: Callable[[str], str]) -> str:
@@ -51,10 +56,8 @@ def _moved(before: str, word: str, reference: Callable[[str], str]) -> str:
 
 def _from_secret(task: Task, name: str) -> dict[str, Any]:
     """Return a variable with a value of a Secret, which a person has to create."""
-    secret = f"{task.task_id}-env"
-    create = f"kubectl create secret generic {secret} --from-literal={name}=VALUE"
-    task.note(f"The value of {name} is secret and left out: {create}", "env")
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+    task.secret_variables.append(name)
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": f"{task.task_id}-env", "key": name}}}
 
 
 def leave_secrets_out(task: Task, value: Any, name: str = "") -> Any:
@@ -75,7 +78,7 @@ def leave_secrets_out(task: Task, value: Any, name: str = "") -> Any:
                     kept[key] = leave_secrets_out(task, item, key)
             return kept if kept or not value else None
         case [str(), *_]:
-            words = [_moved(before, str(word), "${}".format) for before, word in zip(["", *value], value, strict=False)]
+            words = _without_secret_words(value, "${}".format)
             if words != value:
                 task.note(f"A secret in {name} is left out: it must come from a Secret")
             return words

@@ -15,18 +15,23 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(
     r"(?!.*(?:PAD|EOS|BOS|SEP|MASK|UNK|CLS|STOP|SPECIAL|IMAGE)_TOKEN$)"  # of language models
-    r"(?:.*_)?(?:TOKEN|PASS|PASSWORD|PASSWD|PWD|PASSPHRASE|SECRET|CREDENTIALS?|AUTHORIZATION"
-    r"|(?:API|ACCESS|SECRET|PRIVATE|AUTH)_?KEY)"
+    r"(?:.*PASSWORD|(?:.*_|PG)?(?:TOKEN|PASS|PASSWD|PWD|PASSPHRASE|SECRET|CREDENTIALS?|AUTHORIZATION|SIG|SIGNATURE"
+    r"|(?:API|ACCESS|ACCOUNT|SECRET|PRIVATE|AUTH|ENCRYPTION|SIGNING)_?KEY))"
 )
 """Names whose values are secrets, as `variable_of` writes them."""
 _COUNTED: Final = ("TOKEN", "PASS")
 """A number is no secret after a name of this end, such as `max_token`."""
 _WORD: Final = r"(?P<name>[A-Za-z][\w.-]{0,63})"
 _UNQUOTED: Final = r"(?P<value>[^\s\"'$/{<(`;|&)-][^\s\"';|&)]*)"
+_ASSIGNED: Final = r"(?P<value>(?![A-Za-z_]\w{0,63}[.(\[])[^\s\"'$/{<(`;|&)-][^\s\"';|&)(\[]*)"
+"""An unquoted value that is no call and no attribute of a program."""
 _PATTERNS: Final = (
     (re.compile(rf"(?<![\w-])--?{_WORD}[ =][\"']?{_UNQUOTED}"), ""),
     (re.compile(rf"(?<![\w$.{{-])(?P<name>[A-Z_][A-Z0-9_]{{0,63}})={_UNQUOTED}"), ""),
     (re.compile(rf"{_WORD}[\"'\]]{{0,2}}\s{{0,3}}[=:]\s{{0,3}}[\"'](?P<value>[^\s\"'$/{{<`-][^\"'\n]*)"), ""),
+    (re.compile(rf"(?:^|[;&?]){_WORD}={_ASSIGNED}"), ""),
+    (re.compile(rf"(?m:^)[ \t]{{0,64}}{_WORD}[ \t]{{0,64}}[=:][ \t]{{0,64}}{_ASSIGNED}[ \t\r]{{0,64}}(?m:$)"), ""),
+    (re.compile(r"\b(?:mysql|mariadb)[\w-]{0,64} (?:[^\n;|&]{0,256} )?-p(?P<value>[^\s\"'$]+)"), "PASSWORD"),
     (re.compile(r"://[^/\s:@]{0,256}:(?P<value>[^/\s@$]{1,256})@"), "PASSWORD"),
     (re.compile(rf"(?<!\S)(?:-u|--user)[ =][\"']?[\w.@+-]{{1,64}}:{_UNQUOTED}"), "USER_PASS"),
     (re.compile(rf"(?i:authorization[\"']?:\s{{0,3}}[\"']?\w{{1,20}}) {_UNQUOTED}"), "AUTHORIZATION"),
@@ -35,7 +40,10 @@ _PATTERNS: Final = (
         "PRIVATE_KEY",
     ),
     (
-        re.compile(r"(?<!\w)(?P<value>(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|sk-|AKIA)[\w-]{16,})"),
+        re.compile(
+            r"(?<!\w)(?P<value>(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|sk-|AKIA|AIza|nvapi-|npm_|pypi-)[\w-]{16,}"
+            r"|hooks\.slack\.com/services/[\w/]+)"
+        ),
         "ACCESS_TOKEN",
     ),
 )
@@ -51,7 +59,7 @@ def variable_of(name: str) -> str:
 def has_secret_value(name: str, value: str) -> bool:
     """Return whether the value of a name is neither empty, nor a reference, nor a number or a boolean of an option."""
     is_count = name.endswith(_COUNTED) and re.fullmatch(r"[\d.]+", value)
-    is_set = bool(value) and value.lower() not in ("true", "false", "none", "null")
+    is_set = bool(value) and value.lower() not in ("true", "false", "yes", "no", "none", "null")
     return bool(_NAME.fullmatch(name)) and is_set and "$(" not in value and not is_count
 
 

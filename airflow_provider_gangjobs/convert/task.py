@@ -87,6 +87,8 @@ class Task:
     text."""
     number: int = 1
     """The number of the task among those with the same name."""
+    secret_variables: list[str] = field(default_factory=list)
+    """The variables whose values a person puts into a Secret."""
     has_rendezvous: bool = False
     """The ranks have the Service and the variables of the gang."""
 
@@ -94,6 +96,12 @@ class Task:
     def task_id(self) -> str:
         name = re.sub(r"[^\w.-]+", "_", self.document.name, flags=re.ASCII) or str(self.document.data["kind"]).lower()
         return f"{name}_{self.number}" if self.number > 1 else name
+
+    @property
+    def in_namespace(self) -> str:
+        """The option of `kubectl` for the namespace of the object, if it has one."""
+        namespace = self.document.data.get("metadata", {}).get("namespace")
+        return f" -n {namespace}" if namespace else ""
 
     @property
     def size(self) -> int:

@@ -280,12 +280,18 @@ SECRETS = {
     "an option of Java": ("java -Ddb.dbPassword=hunter2", "java -Ddb.dbPassword=$(DDB_DB_PASSWORD)"),
     "a variable of a shell": (
         "export PGPASSWORD=x DB_PASS=hunter2; psql",
-        "export PGPASSWORD=x DB_PASS=$(DB_PASS); psql",
+        "export PGPASSWORD=$(PGPASSWORD) DB_PASS=$(DB_PASS); psql",
     ),
     "a number": ("mysql --password 123456", "mysql --password $(PASSWORD)"),
     "a text of a program": ('login(token="hunter2", n=1)', 'login(token="$(TOKEN)", n=1)'),
     "JSON": ('{"clientSecret": "hunter2"}', '{"clientSecret": "$(CLIENT_SECRET)"}'),
     "a URL": ("curl https://etl:hunter2@db/x", "curl https://etl:$(PASSWORD)@db/x"),
+    "a list of values": ("psql 'host=h;password=hunter2;x=1'", "psql 'host=h;password=$(PASSWORD);x=1'"),
+    "a key of an account": ("cp 'a;AccountKey=hunter2=='", "cp 'a;AccountKey=$(ACCOUNT_KEY)'"),
+    "a query": ("curl 'https://db/x?a=b&password=hunter2'", "curl 'https://db/x?a=b&password=$(PASSWORD)'"),
+    "a line of a file": ("cat >x <<E\n[db]\npassword = hunter2\nE", "cat >x <<E\n[db]\npassword = $(PASSWORD)\nE"),
+    "an option without a space": ("mysqldump -uroot -phunter2 db", "mysqldump -uroot -p$(PASSWORD) db"),
+    "a web hook": (f"post https://hooks.slack.com/services/T0/{'a1' * 18}", "post https://$(ACCESS_TOKEN)"),
     "a user": ("curl -u etl:hunter2 db", "curl -u etl:$(USER_PASS) db"),
     "a header": ('curl -H "Authorization: Bearer hunter2"', 'curl -H "Authorization: Bearer $(AUTHORIZATION)"'),
     "a form of a token": (f"wandb {'ghp_' + 'a1' * 18}", "wandb $(ACCESS_TOKEN)"),
@@ -296,6 +302,9 @@ NO_SECRETS = {
     "a token of a language": "train --pad-token x --max-token 512 --tokenizer bert",
     "a path": "fetch --token /run/token --secret=/run/secret",
     "a user id": "docker run --user 1000:1000",
+    "a line of a program": "password = config.password\ntoken = get(1)\nsecret = keys[0]\n",
+    "a port of a database": "mysql --protocol tcp -P 3306 -p",
+    "a setting": "ALLOW_EMPTY_PASSWORD=yes run",
 }
 
 
@@ -327,8 +336,19 @@ def test_secret_outside_of_a_command_is_left_out_and_named() -> None:
         assert f"  The value of {name} is secret and left out: it must come from a Secret" in conversion.summary
 
 
-def test_config_map_with_a_secret_must_exist() -> None:
-    config_map = {**SCRIPTS, "data": {"run.sh": "export TOKEN=hunter2\nls\n"}}
+def test_one_command_creates_the_secret_of_all_variables() -> None:
+    env = [{"name": name, "value": "hunter2"} for name in ("DB_PASSWORD", "API_TOKEN")]
+    written = job(container={"env": env, "args": ["--password=hunter2"]}, metadata={"namespace": "ml"})
+    commands = [line for line in convert({"a.yaml": yaml.safe_dump(written)}).summary if "kubectl create" in line]
+    variables = " ".join(f'--from-literal={name}="${name}"' for name in ("PASSWORD", "DB_PASSWORD", "API_TOKEN"))
+    assert [line.partition("kubectl ")[2] for line in commands] == [
+        f"create secret generic -n ml train-env {variables}"
+    ]
+
+
+@pytest.mark.parametrize("line", ["export TOKEN=hunter2", "password: hunter2"])
+def test_config_map_with_a_secret_must_exist(line: str) -> None:
+    config_map = {**SCRIPTS, "data": {"run.sh": f"{line}\nls\n"}}
     source = source_of(config_map, mounted("/scripts/run.sh"))
     assert "hunter2" not in source
     assert "# These must exist beforehand: kubectl get configmap/scripts." in source
@@ -405,6 +425,11 @@ BAD = {
     "no text": ("\x00\x01", "is not YAML"),
     "a Job without a template": ("apiVersion: batch/v1\nkind: Job\nspec: {}\n", "line 1: .*has no template"),
     "a Job without a spec": ("apiVersion: batch/v1\nkind: Job\n", "line 1: .* has no spec"),
+    "a number as a word": (
+        yaml.safe_dump(job(container={"args": [10]})),
+        r"line 14: args\[0\] is the number 10, not text",
+    ),
+    "a text as a number": (yaml.safe_dump(job(parallelism="3")), r"line \d+: parallelism is '3', not a whole number"),
     "a number as a variable": (
         yaml.safe_dump(job(container={"env": [{"name": "PORT", "value": 8080}]})),
         r"line \d+: env\.PORT is the number 8080, not text",
@@ -418,6 +443,15 @@ def test_bad_input_is_one_line_with_the_file_the_line_and_a_cure(text: str, mess
         convert({"bad.yaml": text})
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith("bad.yaml: line ")
+
+
+def test_objects_of_json_need_no_separator() -> None:
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": job()["spec"]["template"]["spec"]}
+            for name in ("a", "b", "c")]  # fmt: skip
+    lines = [*map(json.dumps, pods[:2]), json.dumps(pods[2], indent=2)]
+    assert list(tasks_of(convert({"a.json": "\n".join(lines)}).source)) == ["a", "b", "c"]
+    with pytest.raises(ConversionError, match=r"line 2: v1 Foo is not converted"):
+        convert({"a.json": '\n{"apiVersion": "v1", "kind": "Foo"}\n{"apiVersion": "v1", "kind": "Bar"}'})
 
 
 # -- The command -------------------------------------------------------------------------------------------------------
