@@ -135,6 +135,21 @@ async def test_ledger_of_an_earlier_job_is_not_changed(gang):
 
 
 @in_virtual_time
+async def test_copy_of_a_shard_is_no_part_of_the_ledger(gang):
+    plane = gang.plane
+    first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
+    await gang.ledger().record([outcome_of(first)])
+    (shard,) = gang.shards()
+    kept = {"name": "train-ledger-backup", "labels": shard["metadata"]["labels"]}
+    copied = {"data": {first.metadata.uid: "old", "note": "kept by me"}}
+    plane.registry.create(CONFIGMAPS, {"metadata": kept, **copied}, NAMESPACE)
+    await gang.ledger().record([outcome_of(second)])
+    uids = {first.metadata.uid, second.metadata.uid}
+    assert {each.uid for each in await read_ledger(plane.client, gang.ref)} == uids
+    assert plane.registry.get(CONFIGMAPS, "train-ledger-backup", NAMESPACE)["data"] == copied["data"]
+
+
+@in_virtual_time
 async def test_deleted_shard_is_created_again(gang):
     plane = gang.plane
     first, second = (view(PodView, gang.pod(rank)) for rank in range(2))

@@ -532,8 +532,9 @@ def test_empty_fields_are_left_out():
     }
 
 
-def test_entry_of_a_later_version_is_unknown_and_not_lost():
-    found = decode("u-1", '{"uid":"u-1","pod":"p","outcome":"teleported"}')
+@pytest.mark.parametrize("first", ["", '"x":' + "[" * 100_000], ids=["an unknown outcome", "a deep field"])
+def test_entry_of_a_later_version_is_unknown_and_not_lost(first):
+    found = decode("u-1", f'{{{first}"uid":"u-1","pod":"p","outcome":"teleported"}}')
     assert (found.uid, found.outcome, found.reason) == ("u-1", OutcomeKind.UNKNOWN, "LedgerEntryUnreadable")
 
 

@@ -33,6 +33,8 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.identity import ledger_selector, owned_by
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.record import UNREADABLE
+from airflow_provider_gangjobs.kube.views import parse_number
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def decode(uid: str, text: str) -> Outcome:
     """Read an entry of this or an earlier version. An entry of a later version that cannot be read is `unknown`."""
     try:
         return msgspec.json.decode(text, type=Outcome)
-    except msgspec.MsgspecError as exc:
+    except UNREADABLE as exc:
         return Outcome(uid=uid, pod="", outcome=OutcomeKind.UNKNOWN, reason="LedgerEntryUnreadable", message=str(exc))
 
 
@@ -89,9 +91,18 @@ async def read_ledger(client: Client, ref: GangRef, *, is_sample: bool = False) 
     return list(found.values())
 
 
-def _shard_pages(client: Client, ref: GangRef, per_page: int) -> AsyncGenerator[list[dict[str, Any]], None]:
+async def _shard_pages(client: Client, ref: GangRef, per_page: int) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """Yield the ConfigMaps of the ledger. A ConfigMap with another name, such as a copy of one of them, is left out."""
     selector = ledger_selector(ref.name, ref.uid)
-    return client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector, limit=per_page)
+    listed = client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector, limit=per_page)
+    async with aclosing(listed) as pages:
+        async for page in pages:
+            yield [shard for shard in page if _number_of(ref, shard) is not None]
+
+
+def _number_of(ref: GangRef, shard: Mapping[str, Any]) -> int | None:
+    start, _, number = shard["metadata"]["name"].rpartition("-")
+    return parse_number(number) if start == f"{ref.name}-ledger" else None
 
 
 def _data(shard: Mapping[str, Any]) -> dict[str, str]:
@@ -249,7 +260,8 @@ class Ledger:
         return await self._client.patch(CONFIGMAPS, self._name, self.ref.namespace, patch, returns_metadata=True)
 
     def _seen(self, shard: Mapping[str, Any]) -> _Shard:
-        number = int(shard["metadata"]["name"].rpartition("-")[2])
+        number = _number_of(self.ref, shard)
+        assert number is not None, "the name is that of a shard"
         filled_bytes = sum(_entry_bytes(uid, text) for uid, text in _data(shard).items())
         return _Shard(number, shard["metadata"]["uid"], filled_bytes)
 
