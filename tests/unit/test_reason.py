@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end, reason_of_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
+from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.messages import cause_of_refusal, cause_of_refused_pods
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reason_of_stop, stopped_by_deadline
@@ -117,6 +118,16 @@ def test_summary_of_a_gang_is_that_of_its_first_cause():
     ]
     found = reason_of_end(Verdict(Status.FAILED, "BackoffLimitExceeded"), outcomes)
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
+
+
+def test_job_that_ends_after_many_restarts_names_the_rank_that_was_restarted():
+    """With restartPolicy OnFailure, restarts count towards backoffLimit, and the Job controller deletes the pods."""
+    peer, restarted = (_rank(rank).failed(143, when=61).deleted(asked=60) for rank in (2, 3))
+    outcomes = [outcome_of(each.view()) for each in (peer, restarted.restarts(6))]
+    found = reason_of_end(Verdict(Status.FAILED, "BackoffLimitExceeded"), outcomes)
+    assert (found.category, found.code) == (Category.APPLICATION_FAILED, "AppFailed")
+    others = "1 other rank ended after it"
+    assert found.summary == f"rank 3 was restarted too often for backoffLimit (6 times) on node-b; {others}"
 
 
 def test_memory_of_another_container_is_not_that_of_the_rank():

@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.reason import Reason, because
 from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.stored_gang import REASON_JOB_MISSING
+from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,13 +97,18 @@ def _find_cause(outcome: Outcome) -> tuple[str, dict[str, str]]:
 _CODES: Final = {
     **dict.fromkeys(("NodeShutDown", "NodeLacksResources", "NodePressure"), "Evicted"),
     "PodDeletedAfterSuccess": "PodDeleted",
+    "RestartedTooOften": "AppFailed",
 }
 """The code of an end, if it is not the name of the cause."""
+_BACKOFF_LIMIT: Final = "BackoffLimitExceeded"
 
 
 def reason_of_outcome(outcome: Outcome) -> Reason:
     """Return why one rank ended, without considering the other ranks."""
-    cause, data = _find_cause(outcome)
+    return _reason_of(outcome, *_find_cause(outcome))
+
+
+def _reason_of(outcome: Outcome, cause: str, data: dict[str, str]) -> Reason:
     return because(
         cause,
         rank=outcome.name,
@@ -127,6 +133,10 @@ def reason_of_end(verdict: Verdict, outcomes: Sequence[Outcome], failed: FailedR
     if cause is None:
         return reason_of_verdict(verdict)
     found = reason_of_outcome(cause)
+    restarted = max(outcomes, key=lambda one: one.restarts)
+    if verdict.reason == _BACKOFF_LIMIT and cause.outcome is OutcomeKind.DELETED and restarted.restarts:
+        # With restartPolicy OnFailure, restarts of containers count, and the Job controller deletes the pods.
+        found = _reason_of(restarted, "RestartedTooOften", {"restarted": pluralize(restarted.restarts, "time")})
     others = len(FailedRanks(outcomes) if failed is None else failed) - (not cause.is_deleted_success)
     return replace(found, data={**found.data, "others": str(others)}, since=verdict.at)
 

@@ -451,6 +451,11 @@ CAUSES: Final[Mapping[str, _Cause]] = {
     "Finishing": _Cause(Category.FINISHING, _of_job),
     # The ends of ranks
     "AppFailed": _Cause(Category.APPLICATION_FAILED, _of_rank("exited with code {exit_code}{said}"), _LOOK_AT_LOG),
+    "RestartedTooOften": _Cause(
+        Category.APPLICATION_FAILED,
+        _of_rank("was restarted too often for backoffLimit ({restarted})"),
+        "Look at the log of this rank: its program failed each time.",
+    ),
     "Crashed": _Cause(
         Category.APPLICATION_FAILED,
         _of_rank("was ended by signal {signal} ({signal_name})"),
