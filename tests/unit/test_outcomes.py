@@ -70,6 +70,7 @@ def _failed_at_init(pod: PodBuilder, when: float, *, is_restarted: bool = False)
     return pod.waiting("PodInitializing").phase("Failed")
 
 
+BY_KUBELET = "TerminationByKubelet"
 ENDINGS = {
     "success": (pod().on("n").succeeded(), OutcomeKind.SUCCEEDED),
     "its own failure": (pod().on("n").failed(1), OutcomeKind.FAILED),
@@ -151,6 +152,14 @@ ENDINGS = {
     "evicted for what it used itself, and deleted later": (
         pod().on("n").failed(137, when=62).phase("Failed", "Evicted", "exceeds the limit").deleted(asked=99, grace=0),
         OutcomeKind.FAILED,
+    ),
+    "evicted for what it used itself, and drained later": (
+        pod().on("n").failed(137, when=62).phase("Failed", "Evicted", "x").disrupted("EvictionByEvictionAPI", 99),
+        OutcomeKind.FAILED,
+    ),
+    "evicted for the node's sake, after its program had failed beside a sidecar": (
+        pod().on("n").failed(1, when=30).sidecar("p", 0, when=62).phase("Failed", "Evicted").disrupted(BY_KUBELET, 60),
+        OutcomeKind.EVICTED,
     ),
     "evicted for the node's sake, and its container was removed": (
         pod().on("n").container_removed().phase("Failed", "Evicted").disrupted("TerminationByKubelet", 60),

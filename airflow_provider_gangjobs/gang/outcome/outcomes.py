@@ -64,12 +64,13 @@ DISRUPTIONS: Final = frozenset({OutcomeKind.PREEMPTED, OutcomeKind.EVICTED, Outc
 REASONS_NODE_SHUTDOWN: Final = ("Terminated", "NodeShutdown")
 """Reasons of a pod that the kubelet ended or refused because its node shuts down."""
 
+_BY_KUBELET: Final = "TerminationByKubelet"
 # Reason of the pod condition DisruptionTarget (KEP-3329) -> kind.
 _BY_DISRUPTION: Final = {
     "PreemptionByScheduler": OutcomeKind.PREEMPTED,
     "EvictionByEvictionAPI": OutcomeKind.EVICTED,
     "DeletionByTaintManager": OutcomeKind.EVICTED,
-    "TerminationByKubelet": OutcomeKind.EVICTED,
+    _BY_KUBELET: OutcomeKind.EVICTED,
     "DeletionByPodGC": OutcomeKind.LOST,
 }
 # `status.reason` of a pod, written by the kubelet and the node controllers -> kind. `Evicted` is absent: a kubelet that
@@ -277,13 +278,13 @@ def _deciding_container(pod: PodView) -> tuple[str, Terminated | None]:
 def _find_disruption(pod: PodView, terminated: Terminated | None) -> Condition | None:
     """Return the condition of the disruption that ended the pod.
 
-    A drain and a taint of the node also mark a pod that has ended and is held. If the kubelet itself has ended the pod,
-    the pod has a reason.
+    A drain and a taint of the node also mark a pod that has ended and is held. The kubelet marks only a pod that it
+    ends.
 
     :param terminated: The end of the container that determined the outcome.
     """
     found = find_true_condition(pod.status.conditions, "DisruptionTarget")
-    if found is None or found.last_transition_time is None or pod.status.reason:
+    if found is None or found.last_transition_time is None or found.reason == _BY_KUBELET:
         return found
     main = podutil.main_container(pod)
     if terminated is None or not terminated.exit_code or (main is not None and main.state.running is not None):
