@@ -19,12 +19,6 @@ _ZONE: Final = re.compile(r"(?:CRON_)?TZ=(\S+)\s+(.*)")
 _FIELD: Final = r"(?:\d|[A-Za-z]{3}|[*/,-])+"
 _SCHEDULE: Final = re.compile(rf"@[a-z]+|(?:{_FIELD} ){{4}}{_FIELD}")
 """The five fields of Kubernetes, or a word. Airflow also reads fields of seconds and letters such as `L` and `R`."""
-_HISTORY: Final = "Airflow keeps the history of the runs"
-_CURES: Final = {
-    "startingDeadlineSeconds": "Airflow starts a late run as soon as it can, and no run of the past",
-    "successfulJobsHistoryLimit": _HISTORY,
-    "failedJobsHistoryLimit": _HISTORY,
-}
 
 
 def convert(document: Document) -> Task:
@@ -52,7 +46,7 @@ def convert(document: Document) -> Task:
         task.note("concurrencyPolicy was Replace: a run waits for the end of the one before, and does not end it")
     if spec.pop("suspend", False):
         task.dag["is_paused_upon_creation"] = True
-    task.leave_out(spec, _CURES)
+    task.leave_out(spec)
     return task
 
 

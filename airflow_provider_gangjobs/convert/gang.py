@@ -82,10 +82,11 @@ def set_parameters(task: Task, config_maps: Mapping[str, Document]) -> None:
 
 def _set_shape(task: Task, part: Part) -> None:
     """Set the number of ranks and the limits, and the fields of the Job that no parameter stands for."""
-    spec = {name: value for name, value in part.spec.items() if name != "template"}
-    claims = scheduling.get("resourceClaims") if isinstance(scheduling := spec.get("scheduling"), dict) else None
+    spec = {name: value for name, value in part.spec.items() if name not in ("template", *_SET_BY_PROVIDER)}
+    if claims := part.spec.get("scheduling", {}).get("resourceClaims"):
+        spec["scheduling"] = {"resourceClaims": claims}
     for name in _SET_BY_PROVIDER:
-        if name in spec and spec.pop(name) not in ("Failed", {"resourceClaims": claims}):
+        if part.spec.get(name) not in (None, "Failed", spec.get(name)):
             task.note(f"{name} is left out: the provider sets it")
     if task.is_queued or not spec.get("suspend"):
         spec.pop("suspend", None)
@@ -108,8 +109,6 @@ def _set_shape(task: Task, part: Part) -> None:
             task.note("backoffLimit was 6 by default, and is 0: give retries if a failed task shall run again")
         limits["backoffLimit"] = spec.pop("backoffLimit", 0)
     task.take_limits(limits)
-    if claims:
-        spec["scheduling"] = {"resourceClaims": claims}
     if spec:
         task.parameters["manifest"] = {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
 

@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.convert.documents import Document
 
 _JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
-_TOGETHER: Final = "all pods start together: let a program wait for the others"
-_CURES: Final = {
-    "successPolicy": "the gang succeeds when all roles have: let the programs of the others end, too",
-    "startupPolicy": _TOGETHER,
-    "dependsOn": _TOGETHER,
-    "coordinator": "rank 0 of the first role is $(MASTER_ADDR)",
-    "volumeClaimPolicies": "create these claims beforehand, each of which all pods share",
-    "failurePolicy": "the first failure ends the gang, and retries start it again",
-}
 _KEPT: Final = ("name", "replicas", "template", "parallelism", "completions", "completionMode")
 
 
@@ -39,11 +30,11 @@ def convert(document: Document) -> Task:
     is_one_job = len(jobs) == 1 and jobs[0].get("replicas", 1) == 1
     for job in jobs:
         fields = {**job, **({} if is_one_job else job["template"]["spec"])}
-        task.leave_out({name: value for name, value in fields.items() if name not in _KEPT}, _CURES)
+        task.leave_out({name: value for name, value in fields.items() if name not in _KEPT})
     if restarts := spec.get("failurePolicy", {}).get("maxRestarts"):
         task.parameters["retries"] = restarts
     task.take_limits(spec)
-    task.leave_out(spec, _CURES)
+    task.leave_out(spec)
     task.warn_about(r"jobset\.sigs\.k8s\.io/[\w-]+", "the pods of a gang have no such name or number")
     return task
 

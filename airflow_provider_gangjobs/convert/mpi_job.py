@@ -14,12 +14,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.convert.documents import Document
 
-CURES: Final = {
-    "cleanPodPolicy": "all pods end with the gang",
-    "sshAuthMountPath": "the key is in the Secret of ssh_secret",
-    "mpiImplementation": "the gang sets the variables of all of them",
-}
-
 
 _OF_LAUNCHER: Final = ("command", "args", "env", "image", "restartPolicy")
 """Fields of the Launcher that are used, or told on their own."""
@@ -37,7 +31,7 @@ def convert(document: Document) -> Task:
     slots, policy = spec.pop("slotsPerWorker", 1), dict(spec.pop("runPolicy", {}))
     set_mpi(task, template_of(replicas["Launcher"]), template_of(worker), worker.get("replicas", 1), slots)
     task.take_limits(policy)
-    task.leave_out({**policy, **spec}, CURES)
+    task.leave_out({**policy, **spec})
     return task
 
 

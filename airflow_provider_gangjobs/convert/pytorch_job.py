@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.convert.mpi_job import CURES, main_container, other_fields, template_of
+from airflow_provider_gangjobs.convert.mpi_job import main_container, other_fields, template_of
 from airflow_provider_gangjobs.convert.task import Part, Task, pods
 from airflow_provider_gangjobs.parameters.shorthands import ENV_PROCESSES, PYTHONS
 
@@ -28,8 +28,7 @@ def convert(document: Document) -> Task:
     size = sum(each.get("replicas", 1) for each in (main, *others))
     set_torchrun(task, template, size, spec.pop("nprocPerNode", None))
     task.take_limits(policy)
-    cures = {**CURES, "elasticPolicy": "a gang has a fixed number of ranks, and retries start it again"}
-    task.leave_out({**policy, **spec}, cures)
+    task.leave_out({**policy, **spec})
     return task
 
 

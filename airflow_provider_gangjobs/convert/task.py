@@ -28,11 +28,35 @@ TTL_MIN_S: Final = 3600
 """A shorter time to live would delete a Job whose results Airflow has not read after an outage."""
 
 
+_RETRIES: Final = "the first failure ends the gang, and retries start it again"
+_TOGETHER: Final = "all pods start together: let a program wait for the others"
+_HISTORY: Final = "Airflow keeps the history of the runs"
 _CURES: Final = {
-    "backoffLimit": "the first failure ends the gang, and retries start it again",
+    "backoffLimit": _RETRIES,
+    "cleanPodPolicy": "all pods end with the gang",
+    "coordinator": "rank 0 of the first role is $(MASTER_ADDR)",
+    "dependsOn": _TOGETHER,
+    "elasticPolicy": f"a gang has a fixed number of ranks: {_RETRIES}",
+    "failedJobsHistoryLimit": _HISTORY,
+    "failurePolicy": _RETRIES,
+    "initializer": "let a task before this one fetch the data, or an init container in pod_overrides",
+    "maxRetry": _RETRIES,
+    "minAvailable": "all pods of a gang with roles start together",
+    "mpiImplementation": "the gang sets the variables of all of them",
+    "plugins": "each rank has MASTER_ADDR and WORLD_SIZE, and finds its own number as docs/roles.md says",
+    "podTemplateOverrides": "give pod_overrides",
+    "policies": "the gang succeeds when all its pods have, and fails with the first failure",
+    "runtimePatches": "give pod_overrides",
+    "sshAuthMountPath": "the key is in the Secret of ssh_secret",
+    "startingDeadlineSeconds": "Airflow starts a late run as soon as it can, and no run of the past",
+    "startupPolicy": _TOGETHER,
+    "successPolicy": "the gang succeeds when all roles have: let the programs of the others end, too",
+    "successfulJobsHistoryLimit": _HISTORY,
     "suspend": "the task starts when its DAG runs",
+    "volumeClaimPolicies": "create these claims beforehand, each of which all pods share",
+    "volumes": "give the claims as volumes",
 }
-"""What to do about fields of several kinds that have no counterpart."""
+"""What to do about the fields of all kinds that have no counterpart."""
 
 
 class Code(str):
@@ -124,10 +148,10 @@ class Task:
         if noted not in self.notes:
             self.notes.append(noted)
 
-    def leave_out(self, fields: Mapping[str, Any], cures: Mapping[str, str]) -> None:
+    def leave_out(self, fields: Mapping[str, Any]) -> None:
         """Name the fields that are set and have no counterpart, with what to do about them."""
         for name in (name for name, value in fields.items() if value not in (False, {}, [])):
-            line, cure = self.document.line_of(f"{name}:"), {**_CURES, **cures}.get(name, "a gang has no counterpart")
+            line, cure = self.document.line_of(f"{name}:"), _CURES.get(name, "a gang has no counterpart")
             self.note(f"{name} (line {line}) is left out: {cure}")
 
     def warn_about(self, pattern: str, cure: str) -> None:

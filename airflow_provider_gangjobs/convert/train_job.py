@@ -19,11 +19,6 @@ _LAUNCHER: Final = "launcher"
 """The same for the program of MPI."""
 _TRAINER: Final = {"image": "image", "command": "command", "args": "args", "resourcesPerNode": "resources"}
 """The field of the container by that of the trainer."""
-_CURES: Final = {
-    "initializer": "let a task before this one fetch the data, or an init container in pod_overrides",
-    "podTemplateOverrides": "give pod_overrides",
-    "runtimePatches": "give pod_overrides",
-}
 
 
 def convert(document: Document) -> Task:
@@ -61,5 +56,5 @@ def convert(document: Document) -> Task:
     for each in templates.keys() - {_NODE, _LAUNCHER}:
         task.note(f"{each} of the runtime {name} is left out: let a task before this one do its work")
     task.take_limits(spec)
-    task.leave_out({**spec, **trainer}, _CURES)
+    task.leave_out({**spec, **trainer})
     return task

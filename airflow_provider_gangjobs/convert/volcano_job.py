@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.convert.documents import Document
 
 _MPI: Final = re.compile(r"mpi(?:run|exec)\b")
-_CURES: Final = {
-    "policies": "the gang succeeds when all its pods have, and fails with the first failure",
-    "plugins": "each rank has MASTER_ADDR and WORLD_SIZE, and finds its own number as docs/roles.md says",
-    "volumes": "give the claims as volumes",
-    "minAvailable": "all pods of a gang with roles start together",
-    "dependsOn": "all pods start together: let a program wait for the others",
-    "maxRetry": "the first failure ends the gang, and retries start it again",
-}
 _OF_TASK: Final = ("name", "replicas", "template")
 
 
@@ -47,11 +39,11 @@ def convert(document: Document) -> Task:
         task.parameters["min_workers"] = least
     elif least < task.size:
         spec["minAvailable"] = least
-    task.take_limits({"backoffLimit": spec.pop("maxRetry", 0), **spec})
-    spec.pop("ttlSecondsAfterFinished", None)
+    spec["backoffLimit"] = spec.pop("maxRetry", 0)
+    task.take_limits(spec)
     for each in ({field: value for field, value in each.items() if field not in _OF_TASK} for each in tasks):
-        task.leave_out(each, _CURES)
-    task.leave_out(spec, _CURES)
+        task.leave_out(each)
+    task.leave_out(spec)
     task.warn_about(
         r"/etc/volcano/[\w.-]*|\bV[CK]_\w+", 'a gang with launch="mpi" has the host file /gang/mpi/hostfile'
     )
