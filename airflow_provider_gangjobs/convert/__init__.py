@@ -107,7 +107,11 @@ def _task(document: Document, config_maps: Mapping[str, Document], number: int) 
     except InvalidGangSpec as error:
         raise document.refusal(error.shown_problems[0]) from error
     except (LookupError, AttributeError, StopIteration, TypeError, ValueError) as error:
-        wrong = f"no {error.args[0]}" if isinstance(error, KeyError) else "a field of another type than in Kubernetes"
+        wrong = (
+            f"no {error.args[0]} where Kubernetes needs one"
+            if isinstance(error, KeyError)
+            else "a field of another type than in Kubernetes"
+        )
         remedy = "Correct it: `kubectl create --dry-run=server -f FILE` names the field"
         raise document.error(f"{document.kind} has {wrong}", remedy) from error
     return task

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.convert.task import Task
 
 _NAMED_BY: Final = {
-    r"(secretKeyRef|secretRef|secret)\.name|secretName|ssh_secret": "secret",
+    r"(secretKeyRef|\w*[sS]ecretRef|secret)\.name|secretName|ssh_secret": "secret",
+    r"image_pull_secrets\[\d+\]|imagePullSecrets\[\d+\]\.name": "secret",
     r"(configMapKeyRef|configMapRef|configMap)\.name": "configmap",
     r"claimName": "persistentvolumeclaim",
     r"service_?[aA]ccount(Name)?": "serviceaccount",
@@ -30,7 +31,7 @@ _NAMED_BY: Final = {
 
 def needs(task: Task) -> list[str]:
     """Return the objects that must exist before the task runs, as `kubectl get` takes them."""
-    found = [f"secret/{name}" for name in task.parameters.get("image_pull_secrets", ())]
+    found = []
     for path, name in iter_scalars(task.parameters, ""):
         for pattern, resource in _NAMED_BY.items():
             if re.search(rf"(^|[.\]])({pattern})$", path):

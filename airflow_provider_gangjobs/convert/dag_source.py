@@ -47,12 +47,13 @@ def write_dags(tasks: Sequence[Task]) -> str:
     body = "\n".join(filter(None, [constants, *dags]))
     names = ", ".join(task.task_id for task in tasks)
     files = ", ".join(dict.fromkeys(to_printable_line(task.document.file) for task in tasks))
-    summary = textwrap.fill(f"Run {names}.", WIDTH - 3).replace("\\", "/").replace('"', "'")
+    summary = textwrap.fill(f"Run {names}.", WIDTH - 3)
     origin = textwrap.fill(
         f"`gangjobs convert` has written this file from {files}.", WIDTH, break_long_words=False, break_on_hyphens=False
     )
     imports = "".join(line for mark, line in _IMPORTS.items() if mark in body)
-    return f'"""{summary}\n\n{origin.replace(chr(92), "/").replace(chr(34), chr(39))}\n"""\n\n{imports}\n{body}'
+    docstring = f"{summary}\n\n{origin}\n".replace("\\", "/").replace('"', "'")
+    return f'"""{docstring}"""\n\n{imports}\n{body}'
 
 
 class _Writer:

@@ -31,10 +31,8 @@ _POD: Final = {
 }
 _DEFAULTS: Final = {
     "dnsPolicy": "ClusterFirst",
-    "resources": {},
     "restartPolicy": "Never",
     "schedulerName": "default-scheduler",
-    "securityContext": {},
     "terminationGracePeriodSeconds": 30,
     "terminationMessagePath": "/dev/termination-log",
 }
@@ -52,9 +50,6 @@ def require_structure(task: Task, spec: dict[str, Any]) -> None:
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
     for problem in check_structure(ParsedSpec(GangSpec(manifest=job))):
         raise task.document.refusal(problem)
-    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
-    if not all(isinstance(one.get("name"), str) for one in containers):
-        raise task.document.error("has no container with a name", "Give spec.containers with a name each", "containers")
 
 
 def pod_parameters(task: Task, part: Part, names: Collection[str]) -> dict[str, Any]:
@@ -93,20 +88,16 @@ def pod_parameters(task: Task, part: Part, names: Collection[str]) -> dict[str, 
     found = {name: container.pop(field) for name, field in _CONTAINER.items() if container.get(field)}
     found |= {name: pod.pop(field) for name, field in _POD.items() if pod.get(field) and name in names}
     found |= {name: simplify(found[name]) for name, simplify in _SIMPLER.items() if name in found}
-    rest = _exact({"name": main, **_filled({**container, "name": None})}, _merged_container)
-    spec = _exact(_filled(pod), _merged_pod)
+    rest = _exact({**_without_defaults(container), "name": main}, _merged_container)
+    spec = _exact(_without_defaults(pod), _merged_pod)
     if patches := ([rest] if len(rest) > 1 or main != MAIN_CONTAINER else []) + containers:
         spec["containers"] = patches
-    overrides = _filled({"metadata": _filled(metadata), "spec": spec})
+    overrides = _without_defaults({"metadata": _without_defaults(metadata), "spec": spec})
     return found | ({"pod_overrides": overrides} if overrides else {})
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
-
-
 def _without_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
+    return {name: value for name, value in fields.items() if value not in (None, {}, [], _DEFAULTS.get(name))}
 
 
 def _kept_env(task: Task, env: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -241,7 +241,7 @@ def test_objects_that_must_exist_are_named_with_the_command_that_checks_them() -
     summary = convert(
         {"a.yaml": yaml.safe_dump(job(container={"env": env}, pod=pod, metadata={"namespace": "ml"}))}
     ).summary
-    names = "secret/registry secret/keys serviceaccount/robot persistentvolumeclaim/data"
+    names = "secret/keys serviceaccount/robot persistentvolumeclaim/data secret/registry"
     assert any(line.endswith(f"kubectl get -n ml {names}") for line in summary)
 
 
@@ -424,6 +424,8 @@ BAD = {
     "nothing": ("", "line 1: is empty"),
     "no text": ("\x00\x01", "is not YAML"),
     "a Job without a template": ("apiVersion: batch/v1\nkind: Job\nspec: {}\n", "line 1: .*has no template"),
+    "a container without a name": (yaml.safe_dump(job(pod={"containers": [{"image": "i"}]})), "line 1: .*has no name"),
+    "no container": (yaml.safe_dump(job(pod={"containers": []})), "line 1: .*has no containers"),
     "a Job without a spec": ("apiVersion: batch/v1\nkind: Job\n", "line 1: .* has no spec"),
     "a number as a word": (
         yaml.safe_dump(job(container={"args": [10]})),

@@ -114,6 +114,14 @@ def test_claims_of_a_job_set_must_exist() -> None:
     assert any("kubectl get persistentvolumeclaim/data-w" in line for line in conversion.summary)
 
 
+def test_secrets_that_pull_the_images_of_roles_must_exist() -> None:
+    private = pod()
+    private["spec"]["imagePullSecrets"] = [{"name": "registry"}]
+    jobs = [{"name": name, "template": {"spec": {"template": each}}} for name, each in (("a", private), ("b", pod()))]
+    summary = convert({"w.yaml": yaml.safe_dump(job_set(*jobs))}).summary
+    assert "  These must exist beforehand: kubectl get secret/registry" in summary
+
+
 def test_job_set_with_one_replicated_job_is_a_plain_gang() -> None:
     task = task_of("jobset-workers")
     assert (task.roles, task.workers, task.retries, task.rendezvous) == (None, 4, 3, Rendezvous(3389))
