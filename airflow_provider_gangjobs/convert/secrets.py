@@ -31,7 +31,15 @@ _PATTERNS: Final = (
     (re.compile(rf"{_WORD}[\"'\]]{{0,2}}\s{{0,3}}[=:]\s{{0,3}}[\"'](?P<value>[^\s\"'$/{{<`-][^\"'\n]*)"), ""),
     (re.compile(rf"(?:^|[;&?]){_WORD}={_ASSIGNED}"), ""),
     (re.compile(rf"(?m:^)[ \t]{{0,64}}{_WORD}[ \t]{{0,64}}[=:][ \t]{{0,64}}{_ASSIGNED}[ \t\r]{{0,64}}(?m:$)"), ""),
-    (re.compile(r"\b(?:mysql|mariadb)[\w-]{0,64} (?:[^\n;|&]{0,256} )?-p(?P<value>[^\s\"'$]+)"), "PASSWORD"),
+    (re.compile(rf"[\"'](?!(?i:authorization):){_WORD}:[ ]{{1,3}}{_UNQUOTED}"), ""),
+    (
+        re.compile(
+            r"\b(?:(?:mysql|mariadb)[\w-]{0,64} (?:[^\n;|&]{0,256} )?-p|redis-cli (?:[^\n;|&]{0,256} )?-a |sshpass -p ?"
+            r"|wandb login |login \S{1,64} password )[\"']?(?P<value>[^\s\"'$;|&-][^\s\"'$;|&]*)"
+        ),
+        "PASSWORD",
+    ),
+    (re.compile(r"\becho [\"']?(?P<value>[^\s\"'$]{1,256})[\"']? ?\|[^\n]{0,256} --password-stdin"), "PASSWORD"),
     (re.compile(r"://[^/\s:@]{0,256}:(?P<value>[^/\s@$]{1,256})@"), "PASSWORD"),
     (re.compile(rf"(?<!\S)(?:-u|--user)[ =][\"']?[\w.@+-]{{1,64}}:{_UNQUOTED}"), "USER_PASS"),
     (re.compile(rf"(?i:authorization[\"']?:\s{{0,3}}[\"']?\w{{1,20}}) {_UNQUOTED}"), "AUTHORIZATION"),

@@ -291,6 +291,14 @@ SECRETS = {
     "a query": ("curl 'https://db/x?a=b&password=hunter2'", "curl 'https://db/x?a=b&password=$(PASSWORD)'"),
     "a line of a file": ("cat >x <<E\n[db]\npassword = hunter2\nE", "cat >x <<E\n[db]\npassword = $(PASSWORD)\nE"),
     "an option without a space": ("mysqldump -uroot -phunter2 db", "mysqldump -uroot -p$(PASSWORD) db"),
+    "an option of one letter": ("sshpass -p hunter2 ssh x", "sshpass -p $(PASSWORD) ssh x"),
+    "a login": ("wandb login hunter2", "wandb login $(PASSWORD)"),
+    "a word of netrc": ("machine h login u password hunter2", "machine h login u password $(PASSWORD)"),
+    "standard input": (
+        "echo hunter2 | docker login --password-stdin",
+        "echo $(PASSWORD) | docker login --password-stdin",
+    ),
+    "another header": ("curl -H 'X-Api-Key: hunter2'", "curl -H 'X-Api-Key: $(X_API_KEY)'"),
     "a web hook": (f"post https://hooks.slack.com/services/T0/{'a1' * 18}", "post https://$(ACCESS_TOKEN)"),
     "a user": ("curl -u etl:hunter2 db", "curl -u etl:$(USER_PASS) db"),
     "a header": ('curl -H "Authorization: Bearer hunter2"', 'curl -H "Authorization: Bearer $(AUTHORIZATION)"'),
@@ -304,6 +312,7 @@ NO_SECRETS = {
     "a user id": "docker run --user 1000:1000",
     "a line of a program": "password = config.password\ntoken = get(1)\nsecret = keys[0]\n",
     "a port of a database": "mysql --protocol tcp -P 3306 -p",
+    "a login with a reference": "wandb login $KEY; wandb login --relogin; sshpass -e x; echo $P | x --password-stdin",
     "a setting": "ALLOW_EMPTY_PASSWORD=yes run",
 }
 
