@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _ZONE: Final = re.compile(r"(?:CRON_)?TZ=(\S+)\s+(.*)")
 """The time zone of a schedule before Kubernetes had the field `timeZone`, with which it refuses this one."""
+_IDENTITY: Final = ("name", "generateName", "namespace")
 _FIELD: Final = r"(?:\d|[A-Za-z]{3}|[*/,-])+"
 _SCHEDULE: Final = re.compile(rf"@[a-z]+|(?:{_FIELD} ){{4}}{_FIELD}")
 """The five fields of Kubernetes, or a word. Airflow also reads fields of seconds and letters such as `L` and `R`."""
@@ -29,7 +30,7 @@ def convert(document: Document) -> Task:
     """
     spec = dict(document.data["spec"])
     template, schedule, zone = spec.pop("jobTemplate"), spec.pop("schedule"), spec.pop("timeZone", None)
-    own = {name: document.data["metadata"][name] for name in ("name", "namespace") if name in document.data["metadata"]}
+    own = {name: value for name, value in document.data["metadata"].items() if name in _IDENTITY}
     metadata = {**template.get("metadata", {}), **own}
     task = job.convert(replace(document, data={**document.data, "metadata": metadata, "spec": template["spec"]}))
     if zone is None and (found := _ZONE.fullmatch(schedule)):

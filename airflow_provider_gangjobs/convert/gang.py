@@ -60,6 +60,9 @@ def set_parameters(task: Task, config_maps: Mapping[str, Document]) -> None:
     """
     for part in task.parts:
         require_structure(task, part.spec)
+        if not part.size and len(task.parts) > 1:
+            task.note(f"{part.name} is left out: it has no pods")
+    task.parts = [part for part in task.parts if part.size] or task.parts
     use_files(task, config_maps)
     if len(task.parts) > 1:
         _set_roles(task)
@@ -100,7 +103,8 @@ def _set_shape(task: Task, part: Part) -> None:
     if task.is_gang:
         task.parameters["workers"] = shape.size
     has_names = task.is_gang or "subdomain" in part.spec["template"]["spec"]
-    task.has_rendezvous = task.parameters.get("launch") == "mpi" or (shape.indexed and shape.size > 1 and has_names)
+    asks_for_it = task.parameters.get("launch") == "mpi" or "rendezvous" in task.parameters
+    task.has_rendezvous = asks_for_it or (shape.indexed and shape.size > 1 and has_names)
     if shape.indexed and shape.size > 1 and not has_names:
         task.parameters["rendezvous"] = False
     limits: dict[str, Any] = {name: spec.pop(name) for name in _TIMES if name in spec}

@@ -21,7 +21,8 @@ def convert(document: Document) -> Task:
     """Return the workload of a PyTorchJob."""
     task, spec = Task(document, []), dict(document.data["spec"])
     replicas, policy = spec.pop("pytorchReplicaSpecs"), dict(spec.pop("runPolicy", {}))
-    main, *others = [replicas[name] for name in ("Worker", "Master") if name in replicas]
+    given = [replicas[name] for name in ("Worker", "Master") if name in replicas]
+    main, *others = [each for each in given if each.get("replicas") != 0]
     template = template_of(main)
     if left := [name for each in others for name in other_fields(template_of(each), template)]:
         task.note(f"All ranks have the pods of the Worker: {', '.join(left)} of the Master are left out")
@@ -45,6 +46,8 @@ def set_torchrun(task: Task, template: Any, workers: int, processes: Any = None)
         task.parameters["launch"] = "torchrun"
         container |= {"command": program, "args": []}
     else:
+        if workers == 1:
+            task.parameters["rendezvous"] = True
         task.note("The program finds the gang in MASTER_ADDR, RANK, WORLD_SIZE, and the PET_ variables of torchrun")
     known = {item["name"] for item in container.get("env", ())}
     added = [{"name": name, "value": value} for name, value in options.items() if name not in known]

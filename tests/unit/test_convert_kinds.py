@@ -91,8 +91,9 @@ def test_cron_job_that_forbids_overlaps_has_one_run_at_a_time() -> None:
     ids=["question marks", "names and spaces", "a word", "a time zone"],
 )
 def test_schedule_of_kubernetes_is_one_of_airflow(written: str, schedule: str) -> None:
-    spec = {"schedule": written, "jobTemplate": {"spec": {"template": pod()}}}
-    source = convert({"a.yaml": yaml.safe_dump(workload("batch/v1 CronJob", **spec))}).source
+    cron = workload("batch/v1 CronJob", schedule=written, jobTemplate={"spec": {"template": pod()}})
+    source = convert({"a.yaml": yaml.safe_dump({**cron, "metadata": {"generateName": "w-"}})}).source
+    assert dags_of(source)[0].dag_id == "w"
     assert f"schedule={schedule})" in source.replace('"', "'")
     dags_of(source)[0].validate()
 
@@ -298,6 +299,34 @@ def test_train_jobs_of_one_runtime_change_nothing_of_each_other() -> None:
     ]
     tasks = tasks_of(convert({"w.yaml": yaml.safe_dump_all([runtime, *written])}).source)
     assert [(task.command, task.env) for task in tasks.values()] == [(["first"], {"A": "b"}), (["base"], None)]
+
+
+def test_only_replica_finds_itself_by_the_variables_of_a_gang() -> None:
+    env = [{"name": "WORLD_SIZE", "value": "2"}, {"name": "A", "value": "b"}]
+    replicas = {"Master": {"template": pod(env=env)}, "Worker": {"replicas": 0, "template": pod(image="other:1")}}
+    written = workload("kubeflow.org/v1 PyTorchJob", pytorchReplicaSpecs=replicas)
+    (task,) = tasks_of(convert({"w.yaml": yaml.safe_dump(written)}).source).values()
+    assert (task.image, task.rendezvous, task.env) == ("i:1", True, {"A": "b"})
+    names = {item["name"] for item in rendered(task)["spec"]["containers"][0]["env"]}
+    assert names >= RENDEZVOUS_ENV
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        volcano(replicas=0, template=pod(command=["b"])),
+        job_set(
+            {"name": "a", "template": {"spec": {"template": pod()}}},
+            {"name": "b", "replicas": 0, "template": {"spec": {"template": pod(command=["b"])}}},
+        ),
+    ],
+    ids=["Volcano", "JobSet"],
+)
+def test_role_without_pods_is_left_out_and_named(written: Any) -> None:
+    conversion = convert({"w.yaml": yaml.safe_dump(written)})
+    (task,) = tasks_of(conversion.source).values()
+    assert (task.roles, task.workers, task.command) == (None, None, ["a"])
+    assert "  b is left out: it has no pods" in conversion.summary
 
 
 def test_mpi_job_runs_the_command_of_its_launcher_on_rank_0() -> None:
