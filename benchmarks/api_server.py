@@ -23,11 +23,11 @@ import psutil
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from benchmarks.harness import process, with_progress
 from gangjobs_sandbox.node.pod_state import ContainerState, Kind, PodState, Terminated
 from gangjobs_sandbox.node.status import pod_status
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.kube.resources import Resource
     from tests.cluster.tenant import Tenant
 
 RELEASE = "1.36"

@@ -17,8 +17,8 @@ from contextlib import ExitStack, aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import GangRef, gang_selector
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 from benchmarks.api_server import admin_config, clear, control_plane, cpu_s, gang_job, hollow_nodes, watched_objects

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import NotFound
-from airflow_provider_gangjobs.cluster.resources import NODES, PODS
+from airflow_provider_gangjobs.kube.resources import NODES, PODS
 from benchmarks.api_server import Json, run_all, running, succeeded, watched_objects
 from benchmarks.harness import print_json
 from gangjobs_sandbox.node.config import NodeConfig

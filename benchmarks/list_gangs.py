@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.kube.resources import JOBS
 from benchmarks.api_server import admin_config, api_server, cpu_s, gang_job, now, run_all
 from benchmarks.harness import Report, Rounds, arguments, log_progress, run_python, with_progress
 from tests.cluster.tenant import Tenant

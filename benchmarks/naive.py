@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release_patch
+from airflow_provider_gangjobs.kube.resources import PODS
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from benchmarks.api_server import watched_objects
 from benchmarks.harness import print_json, rss_mb

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
 from airflow_provider_gangjobs.submission.submission import SubmissionRequest

@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
-    from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.kube.resources import Resource
 
 
 class ProcessDied(BaseException):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.errors import Conflict, ReplyLost, ServerError, TooManyRequests, Unreachable
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.submissions import selector_of
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@
 | `auth` | the credentials: kubeconfigs, service accounts, exec plugins, TLS, and their renewal |
 | `http` | how a request travels: the two transports, retries, logs |
 | `client` | the verbs of the API, and conditional writes |
-| `resources`, `errors` | the resources of the API, and every error that a request may end with |
+| `errors` | every error that a request may end with |
 | `informer` | one shared watch for all waiting gangs |
 | `discovery`, `kueue` | what a cluster serves and allows; the Workloads and the queues of Kueue |
 | `clock`, `loop_local` | time, and the state of one event loop: wake-ups, and cached answers |

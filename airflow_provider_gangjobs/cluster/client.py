@@ -39,7 +39,7 @@ from airflow_provider_gangjobs.cluster.http.transport import (
     decode_list,
     decode_object,
 )
-from airflow_provider_gangjobs.cluster.resources import PODS, Resource
+from airflow_provider_gangjobs.kube.resources import PODS, Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping

@@ -20,7 +20,7 @@ from msgspec import ValidationError
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read, loop_local
-from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
+from airflow_provider_gangjobs.kube.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_JOB_UID
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, NotFound, ReplyLost
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
-from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP, Resource
+from airflow_provider_gangjobs.kube.resources import SCHEDULING_GROUP, Resource
 from airflow_provider_gangjobs.kube.views import ServedGroup
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Invalid, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete import delete
 from airflow_provider_gangjobs.ending.release import release_gang
 from airflow_provider_gangjobs.gang.record import StoredClaim, to_text
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
 from airflow_provider_gangjobs.kube.names import annotation_pointer
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.delete import delete
 from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.ending.stop import stop
 from airflow_provider_gangjobs.gang.identity import task_selector
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, state_of
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests
+from airflow_provider_gangjobs.kube.resources import JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

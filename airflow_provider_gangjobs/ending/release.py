@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked
 from airflow_provider_gangjobs.jobs.requests import get_main_job, list_pods
+from airflow_provider_gangjobs.kube.resources import PODS
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.client import patch_uid, patch_version, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
-from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.gang.identity import is_owned_by
 from airflow_provider_gangjobs.gang.state.stop import (
     end_patch,
@@ -39,6 +38,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import (
     read_job,
 )
 from airflow_provider_gangjobs.jobs.requests import get_job, get_main_job
+from airflow_provider_gangjobs.kube.resources import JOB_SETS, JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

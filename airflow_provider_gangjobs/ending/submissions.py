@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.client import patch_unchanged
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.ending.delete import delete, foreign_error
 from airflow_provider_gangjobs.ending.deliver import delivery
 from airflow_provider_gangjobs.ending.release import release_gang
@@ -56,6 +55,7 @@ from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_DELETION_OF_SUBMISSION
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests, start_role
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def groups_of(gang: StoredGang) -> tuple[Resource, ...]:
     """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
     decision = PlacementDecision.parse(gang.placement)
     scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
-    return tuple(Resource(*kind) for kind in reversed(scheduler.objects)) if scheduler else ()
+    return scheduler.objects[::-1] if scheduler else ()
 
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,6 @@ from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.delete import delete, finish_deletion
 from airflow_provider_gangjobs.ending.deliver import mark_delivered
 from airflow_provider_gangjobs.ending.release import release
@@ -57,6 +56,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at, gang_ref_of, has_ended, is_held
 from airflow_provider_gangjobs.gang.state.stored_gang import read_gangs
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests, get_main_job
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 

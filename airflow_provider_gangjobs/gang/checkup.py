@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.queues import QueueFacts, held_reason
+from airflow_provider_gangjobs.kube.resources import (
+    JOB_SET_GROUP,
+    KUEUE_GROUP,
+    KUEUE_VISIBILITY_GROUP,
+    SCHEDULING_GROUP,
+)
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
@@ -85,9 +91,6 @@ KUEUE: Final = "rbac-kueue"
 CAPACITY: Final = "rbac-capacity"
 _VOLCANO: Final = "rbac-volcano"
 _PLUGIN: Final = "rbac-coscheduling"
-_SCHEDULING: Final = "scheduling.k8s.io"
-_KUEUE: Final = "kueue.x-k8s.io"
-_JOB_SET: Final = "jobset.x-k8s.io"
 _DROP: Final = "delete a submission and keep its Job"
 _QUEUE_OBJECTS: Final = "admissionchecks clusterqueues resourceflavors topologies workloadpriorityclasses"
 _REQUIRED: Final = (
@@ -97,10 +100,10 @@ _REQUIRED: Final = (
     (BASE, "", "services", "create get", "name the ranks"),
     (BASE, "", "configmaps", "create get list patch", "store files and outcomes"),
     (BASE, "", "events", "list", "say why pods are refused"),
-    (BASE, _SCHEDULING, "workloads", "create get list", "schedule gangs"),
-    (BASE, _SCHEDULING, "podgroups", "create get list watch", "schedule gangs"),
-    (KUEUE, _KUEUE, "workloads", "list watch patch", "say why a gang waits in its queue"),
-    (KUEUE, _KUEUE, "localqueues", "list", "refuse a queue that does not exist"),
+    (BASE, SCHEDULING_GROUP, "workloads", "create get list", "schedule gangs"),
+    (BASE, SCHEDULING_GROUP, "podgroups", "create get list watch", "schedule gangs"),
+    (KUEUE, KUEUE_GROUP, "workloads", "list watch patch", "say why a gang waits in its queue"),
+    (KUEUE, KUEUE_GROUP, "localqueues", "list", "refuse a queue that does not exist"),
     (_VOLCANO, "scheduling.volcano.sh", "podgroups", "create get list watch delete", "run gangs that Volcano places"),
     (_PLUGIN, "scheduling.x-k8s.io", "podgroups", "create get delete", "run gangs that the coscheduling plugin places"),
 )
@@ -108,11 +111,11 @@ _OPTIONAL: Final = (
     (BASE, "", "namespaces", "get", "name the folders of checkpoints"),
     (BASE, "", "services", "delete", _DROP),
     (BASE, "", "configmaps", "delete", _DROP),
-    (BASE, _SCHEDULING, "workloads", "delete", _DROP),
-    (BASE, _SCHEDULING, "podgroups", "delete", _DROP),
-    (KUEUE, _JOB_SET, "jobsets", "create get list patch delete", "run gangs with roles in a queue"),
-    (KUEUE, f"visibility.{_KUEUE}", "localqueues/pendingworkloads", "get", "say at which position a gang waits"),
-    *((KUEUE, _KUEUE, one, "get", "check a queue before a gang is submitted") for one in _QUEUE_OBJECTS.split()),
+    (BASE, SCHEDULING_GROUP, "workloads", "delete", _DROP),
+    (BASE, SCHEDULING_GROUP, "podgroups", "delete", _DROP),
+    (KUEUE, JOB_SET_GROUP, "jobsets", "create get list patch delete", "run gangs with roles in a queue"),
+    (KUEUE, KUEUE_VISIBILITY_GROUP, "localqueues/pendingworkloads", "get", "say at which position a gang waits"),
+    *((KUEUE, KUEUE_GROUP, one, "get", "check a queue before a gang is submitted") for one in _QUEUE_OBJECTS.split()),
     (CAPACITY, "", "nodes", "list", "say how much is free"),
     (CAPACITY, "", "pods", "list", "say how much is free"),
     (CAPACITY, "", "persistentvolumeclaims", "get", "name a claim that does not exist"),

@@ -42,11 +42,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import digest_of, owned_by, owned_by_job
+from airflow_provider_gangjobs.kube.resources import Resource, podgroups, workloads
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
@@ -58,19 +59,6 @@ TEMPLATE_NAME: Final = "gang"
 """Name of the only group template in a Workload, and of the only task group of YuniKorn."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 """The `schedulerName` that the API server sets on pods that have none."""
-
-
-class ApiKind(NamedTuple):
-    """A resource of the API, with the fields of `cluster.resources.Resource`."""
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +100,7 @@ class GangScheduler:
     """Path of the link in a Job, for messages."""
 
     @property
-    def objects(self) -> tuple[ApiKind, ...]:
+    def objects(self) -> tuple[Resource, ...]:
         """The resources of the objects that the provider creates beside the Job, in this order."""
         return ()
 
@@ -142,9 +130,9 @@ class SeparateScheduler(GangScheduler):
     link: tuple[str, str] = ("", "")
     """`labels` or `annotations`, and the key by which the pods name their group. If a user sets it, the provider makes
     no group."""
-    pod_groups: ApiKind | None = None
+    pod_groups: Resource | None = None
     """The resource of the PodGroup; `None` if the scheduler has no API of its own."""
-    watched_group: ApiKind | None = None
+    watched_group: Resource | None = None
     """The resource of the object that says why a gang waits; `None` if no object says this."""
     refusals: tuple[str, ...] = ()
     """Parts of messages about one pod that say that the gang could not be placed, but not why."""
@@ -157,7 +145,7 @@ class SeparateScheduler(GangScheduler):
         return self.pod_groups.group if self.pod_groups else None
 
     @property
-    def objects(self) -> tuple[ApiKind, ...]:
+    def objects(self) -> tuple[Resource, ...]:
         return () if self.pod_groups is None else (self.pod_groups,)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
@@ -208,12 +196,12 @@ def pod_metadata(job: Mapping[str, Any], field: str, key: str) -> str | None:
     return value
 
 
-def object_of_group(kind: ApiKind, group: SchedulingGroup, spec: Mapping[str, Any], *owners: Object) -> Object:
+def object_of_group(resource: Resource, group: SchedulingGroup, spec: Mapping[str, Any], *owners: Object) -> Object:
     """Render a Workload or a PodGroup with this spec, with the name of the group."""
-    purpose = ObjectPurpose.WORKLOAD if kind.kind == "Workload" else ObjectPurpose.PODGROUP
+    purpose = ObjectPurpose.WORKLOAD if resource.kind == "Workload" else ObjectPurpose.PODGROUP
     return {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
         "metadata": {
             "name": group.name,
             "namespace": group.namespace,
@@ -224,19 +212,18 @@ def object_of_group(kind: ApiKind, group: SchedulingGroup, spec: Mapping[str, An
     }
 
 
-def _guarantee_of_resource(kind: ApiKind, served: ServedGroup) -> Guarantee:
-    if kind.plural in served.versions.get(kind.version, ()):
+def _guarantee_of_resource(resource: Resource, served: ServedGroup) -> Guarantee:
+    if resource.plural in served.versions.get(resource.version, ()):
         return Guarantee(True)
     if served.unknown:
         return Guarantee(
-            None, f"the provider could not read whether the cluster serves {kind.group} ({served.unknown})"
+            None, f"the provider could not read whether the cluster serves {resource.group} ({served.unknown})"
         )
-    found = ", ".join(version for version, plurals in served.versions.items() if kind.plural in plurals)
-    missing = f"the cluster does not serve {kind.plural} of {kind.api_version}"
+    found = ", ".join(version for version, plurals in served.versions.items() if resource.plural in plurals)
+    missing = f"the cluster does not serve {resource.plural} of {resource.api_version}"
     return Guarantee(False, f"{missing}, only {found}" if found else missing)
 
 
-API_GROUP = "scheduling.k8s.io"
 JOB_SCHEDULING: Final = "job-scheduling"
 """Value of `gang_scheduler` for `Job.spec.scheduling`, and the name of its dialect."""
 REQUIRED_RESOURCES: Final = frozenset({"workloads", "podgroups"})
@@ -282,11 +269,8 @@ class PodGroupDialect(Dialect):
     link_path: str = "spec.template.spec.schedulingGroup"
 
     @property
-    def objects(self) -> tuple[ApiKind, ...]:
-        return (
-            ApiKind(API_GROUP, self.version, "workloads", "Workload"),
-            ApiKind(API_GROUP, self.version, "podgroups", "PodGroup"),
-        )
+    def objects(self) -> tuple[Resource, ...]:
+        return (workloads(self.version), podgroups(self.version))
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Link the pods to the PodGroup. The link also keeps the Job controller from creating a PodGroup of its own."""
@@ -463,7 +447,7 @@ def topology_guarantee(queue: str, topologies: QueueTopologies) -> Guarantee:
 _ADVICE_MISSING: Final = "Ask the administrator of Kueue to create this object, or name another queue"
 
 
-VOLCANO_POD_GROUPS: Final = ApiKind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+VOLCANO_POD_GROUPS: Final = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 VOLCANO_ANNOTATION_GROUP: Final = "scheduling.k8s.io/group-name"
 """Name of the PodGroup. On the pods."""
 VOLCANO_QUEUE: Final = "scheduling.volcano.sh/queue-name"
@@ -480,8 +464,8 @@ class Volcano(SeparateScheduler):
     link_path: str = f"spec.template.metadata.annotations[{VOLCANO_ANNOTATION_GROUP}]"
     scheduler_names: tuple[str, ...] = ("volcano",)
     link: tuple[str, str] = ("annotations", VOLCANO_ANNOTATION_GROUP)
-    pod_groups: ApiKind | None = VOLCANO_POD_GROUPS
-    watched_group: ApiKind | None = VOLCANO_POD_GROUPS
+    pod_groups: Resource | None = VOLCANO_POD_GROUPS
+    watched_group: Resource | None = VOLCANO_POD_GROUPS
     no_causes: tuple[str, ...] = ("can possibly be assigned", "pod group is not ready")
     """The message of a pod that would fit, and the message of the whole group, which each pod has."""
 
@@ -505,7 +489,7 @@ class Volcano(SeparateScheduler):
         return next((condition.message for condition in waits), "")
 
 
-COSCHEDULING_POD_GROUPS: Final = ApiKind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+COSCHEDULING_POD_GROUPS: Final = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 """Name of the PodGroup. On the pods."""
 
@@ -523,7 +507,7 @@ class Coscheduling(SeparateScheduler):
     scheduler_names: tuple[str, ...] = ("scheduler-plugins-scheduler", "coscheduling")
     """The name in the Helm chart of scheduler-plugins, and the name of the plugin."""
     link: tuple[str, str] = ("labels", LABEL_GROUP)
-    pod_groups: ApiKind | None = COSCHEDULING_POD_GROUPS
+    pod_groups: Resource | None = COSCHEDULING_POD_GROUPS
     refusals: tuple[str, ...] = (
         "optimistic rejection in PostFilter",
         "rejection in Unreserve",

@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.files import config_map_name, files_in
 from airflow_provider_gangjobs.jobs.requests import list_jobs
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.kube.views import Condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SECRETS
 

@@ -26,11 +26,11 @@ from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, InvalidConnection, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy, current_deadline
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import gang_selector, roles_selectors
 from airflow_provider_gangjobs.gang.record import StoredClaim, to_text
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, jobs_to_end, read_gang, read_job
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS, Resource
 from airflow_provider_gangjobs.kube.views import Object, PodView, make_interner
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, ANNOTATION_DELIVERED, LABEL_INSTALLATION
 

@@ -1,1 +1,1 @@
-"""Rules of Kubernetes objects that are independent of gangs: names, quantities, views, and the text of messages."""
+"""Rules of Kubernetes objects without gangs: names, resources, quantities, views, and the text of messages."""

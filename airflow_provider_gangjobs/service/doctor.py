@@ -22,7 +22,6 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.cluster.served_resources import read_api_group, review
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
@@ -32,6 +31,14 @@ from airflow_provider_gangjobs.gang.schedulers import SEPARATE_SCHEDULERS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import (
+    CONFIGMAPS,
+    JOB_SET_GROUP,
+    JOBS,
+    KUEUE_GROUP,
+    KUEUE_VISIBILITY_GROUP,
+    Resource,
+)
 from airflow_provider_gangjobs.kube.text import to_one_line
 from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow
 from airflow_provider_gangjobs.submission.capabilities import probe_job
@@ -56,8 +63,8 @@ KUEUE_MANAGER: Final = "kueue-controller-manager"
 TRY_WITHIN_S: Final = 120.0
 TRY_IMAGE: Final = "registry.k8s.io/pause:3.10"
 """Every cluster can pull this image, or has it, because it is that of the sandbox of pods."""
-_KUEUE: Final = {KUEUE_GROUP, f"visibility.{KUEUE_GROUP}"}
-_GROUPS: Final = {*_KUEUE, "jobset.x-k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"}
+_KUEUE: Final = {KUEUE_GROUP, KUEUE_VISIBILITY_GROUP}
+_GROUPS: Final = {*_KUEUE, JOB_SET_GROUP, "scheduling.volcano.sh", "scheduling.x-k8s.io"}
 
 
 class Examination(Struct, frozen=True):

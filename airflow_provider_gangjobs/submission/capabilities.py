@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
-from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover, read_api_group
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.placement import ONE_CLAIM, SHARED_CLAIMS, shape_of
@@ -36,12 +35,12 @@ from airflow_provider_gangjobs.gang.schedulers import (
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
+from airflow_provider_gangjobs.kube.resources import JOBS, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.gang.schedulers import ApiKind
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 
@@ -248,10 +247,10 @@ async def _keeps_group(client: Client, dialect: Dialect, group: SchedulingGroup,
     in_objects = PodGroupDialect(dialect.version) if isinstance(dialect, JobSchedulingDialect) else dialect
 
     async def read() -> Answer[bool]:
-        kind, workload = in_objects.objects[0], in_objects.workload(group, "") or {}
+        resource, workload = in_objects.objects[0], in_objects.workload(group, "") or {}
         template = workload["spec"]["podGroupTemplates"][0]
         template.pop("disruptionMode")  # which has a gate of its own
-        return Answer(await _keeps_spec(client, kind, workload, group.namespace), EXPIRY_S)
+        return Answer(await _keeps_spec(client, resource, workload, group.namespace), EXPIRY_S)
 
     return await cached_read(client, (_keeps_group, in_objects.version, gate), read)
 
@@ -263,9 +262,9 @@ async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:
         is_kept, evidence = await _find_link(client, namespace, dialect)
         if not is_kept:
             return evidence
-        for kind, rendered in zip(dialect.objects, (workload, pod_group), strict=True):
-            if rendered is not None and not await _keeps_spec(client, kind, rendered, namespace):
-                return f"a dry run drops fields of the {kind.kind}"
+        for resource, rendered in zip(dialect.objects, (workload, pod_group), strict=True):
+            if rendered is not None and not await _keeps_spec(client, resource, rendered, namespace):
+                return f"a dry run drops fields of the {resource.kind}"
     except ClusterError as error:
         if error.transient or error.may_have_applied:
             raise
@@ -273,7 +272,7 @@ async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:
     return ""
 
 
-async def _keeps_spec(client: Client, kind: ApiKind, rendered: dict[str, Any], namespace: str) -> bool:
+async def _keeps_spec(client: Client, resource: Resource, rendered: dict[str, Any], namespace: str) -> bool:
     """Return whether the server would store all fields of the spec of a Workload or a PodGroup.
 
     The server refuses a PodGroup whose Workload does not exist. That shows that the server knows the reference, and the
@@ -282,12 +281,12 @@ async def _keeps_spec(client: Client, kind: ApiKind, rendered: dict[str, Any], n
     metadata = {name: value for name, value in rendered["metadata"].items() if name != "ownerReferences"}
     body = {**rendered, "metadata": metadata}
     try:
-        stored = await client.create(Resource(*kind), body, namespace, dry_run=True)
+        stored = await client.create(resource, body, namespace, dry_run=True)
     except Forbidden as error:
         if _REFERENCE not in body["spec"] or PROBE not in error.message or "not found" not in error.message:
             raise
         spec = {name: value for name, value in body["spec"].items() if name != _REFERENCE}
-        return await _keeps_spec(client, kind, {**body, "spec": spec}, namespace)
+        return await _keeps_spec(client, resource, {**body, "spec": spec}, namespace)
     return _contains(stored.get("spec"), body["spec"])
 
 

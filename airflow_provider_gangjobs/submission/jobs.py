@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow_provider_gangjobs.cluster.client import patch_version
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, Resource
 from airflow_provider_gangjobs.exceptions import (
     GangUnsupported,
     InvalidGangSpec,
@@ -35,6 +34,7 @@ from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, jobs_to_end, read_gang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
 from airflow_provider_gangjobs.kube.names import pointers_of
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOB_SETS, JOBS, Resource
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
 from airflow_provider_gangjobs.submission.step import RepeatableStep, Step

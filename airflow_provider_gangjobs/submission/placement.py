@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
-from airflow_provider_gangjobs.cluster.resources import JOBS, KUEUE_GROUP, Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, Problem, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import is_owned_by
 from airflow_provider_gangjobs.gang.queues import (
@@ -62,6 +61,7 @@ from airflow_provider_gangjobs.gang.schedulers import (
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, roles_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import JOBS, KUEUE_GROUP, Resource, workloads
 from airflow_provider_gangjobs.kube.views import ServedGroup
 from airflow_provider_gangjobs.submission.jobs import CreateOwned
 from airflow_provider_gangjobs.submission.step import RepeatableStep, refused_fields_of
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources
     from airflow_provider_gangjobs.gang.render.placement import Shape
-    from airflow_provider_gangjobs.gang.schedulers import ApiKind, GangScheduler
+    from airflow_provider_gangjobs.gang.schedulers import GangScheduler
     from airflow_provider_gangjobs.jobs.requests import RetryingRequests
     from airflow_provider_gangjobs.kube.views import Object
     from airflow_provider_gangjobs.submission.step import Progress
@@ -480,21 +480,21 @@ WAIT_FOR_WORKLOAD: Final = RepeatableStep(
 
 def group_steps(scheduler: GangScheduler) -> tuple[CreateOwned, ...]:
     """Return the steps that create the objects of a scheduling group, in order."""
-    return tuple(_group_step(scheduler, kind) for kind in scheduler.objects)
+    return tuple(_group_step(scheduler, resource) for resource in scheduler.objects)
 
 
-def _group_step(scheduler: GangScheduler, kind: ApiKind) -> CreateOwned:
+def _group_step(scheduler: GangScheduler, resource: Resource) -> CreateOwned:
     """Return the step that creates the Workload or the PodGroup. The PodGroup refers to the uid of the Workload."""
 
     def body(progress: Progress) -> Object | None:
         if progress.gang_scheduler is None:
             return None
-        if kind.kind == "Workload":
+        if resource.kind == "Workload":
             return scheduler.workload(progress.group, progress.ref.uid)
         workload = progress.owned.get(("Workload", progress.group.name))
         return scheduler.pod_group(progress.group, progress.ref.uid, workload["metadata"]["uid"] if workload else "")
 
-    return CreateOwned(Resource(*kind), body)
+    return CreateOwned(resource, body)
 
 
 async def validate_by_dry_run(progress: Progress) -> None:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import ALL_GANGS, Claim, GangRef, OperationKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Validate
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - the schema of the REST interface
 from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_job
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule, SubmissionIdRule, TaskRule
 

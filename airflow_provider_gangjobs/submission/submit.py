@@ -34,7 +34,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, SERVICES
 from airflow_provider_gangjobs.ending.delete import delete
 from airflow_provider_gangjobs.ending.release import count_running
 from airflow_provider_gangjobs.ending.stop import end_jobs, stop
@@ -77,6 +76,7 @@ from airflow_provider_gangjobs.gang.state.stopped import stopped_by_error
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, RetryingRequests, get_job, take_claim
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, SERVICES
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
 from airflow_provider_gangjobs.submission.adopt_or_submit import (

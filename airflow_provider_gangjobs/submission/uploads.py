@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.client import delete_uid
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
 from airflow_provider_gangjobs.exceptions.base import UPLOAD
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.pod_checks import problems_with_files
 from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RetryingRequests
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS
 from airflow_provider_gangjobs.kube.well_known import LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from msgspec.structs import replace as with_fields
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.kueue import list_workloads, recent_position
-from airflow_provider_gangjobs.cluster.resources import PODS, podgroups
 from airflow_provider_gangjobs.gang.capacity import Capacity, PodUse
 from airflow_provider_gangjobs.gang.gang_lists import ListedJobSpec
 from airflow_provider_gangjobs.gang.identity import gang_selector
@@ -42,6 +41,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
 )
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import NO_SECRETS, read_mask
+from airflow_provider_gangjobs.kube.resources import PODS, podgroups
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SECRETS
 from airflow_provider_gangjobs.tracking.gang_watch import group_resource
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
+    from airflow_provider_gangjobs.kube.resources import Resource
     from airflow_provider_gangjobs.kube.views import EventView
 
 

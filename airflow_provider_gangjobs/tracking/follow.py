@@ -20,7 +20,6 @@ from msgspec import Struct
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import RESOLUTION_S
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.stop import end_jobs, finish_stop, stop
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end
@@ -55,6 +54,7 @@ from airflow_provider_gangjobs.jobs.requests import (
     get_job,
     list_pods,
 )
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.tracking.gang_watch import (
     GangObserver,
     GangWatch,

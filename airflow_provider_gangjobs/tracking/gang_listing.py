@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import Notification
-from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.gang.gang_lists import GangName, ListedJob, find_named
 from airflow_provider_gangjobs.gang.identity import OperationKey, gang_selector, roles_selectors, task_selector
 from airflow_provider_gangjobs.gang.state.stored_gang import read_gangs, read_job
 from airflow_provider_gangjobs.kube.names import is_dns_subdomain, problem_with_label_value
+from airflow_provider_gangjobs.kube.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG
 
 if TYPE_CHECKING:

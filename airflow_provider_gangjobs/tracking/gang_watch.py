@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.informer import Informer, Notification, Subscription, informers
 from airflow_provider_gangjobs.cluster.kueue import Position, pending_positions, watched_workloads
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.gang.schedulers import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.gang_state import GangState, observe
@@ -36,6 +35,7 @@ from airflow_provider_gangjobs.gang.state.pods import PodIndex, pods_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_gangs
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 from airflow_provider_gangjobs.jobs.requests import retry_until_answered
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 
@@ -214,8 +214,7 @@ def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -
 def group_resource(job: StoredGang | None) -> Resource | None:
     """Return the resource of the group of another gang scheduler that places the gang of this Job, or `None`."""
     scheduler = separate_scheduler_of(job.placement) if job is not None else None
-    kind = scheduler.watched_group if scheduler is not None else None
-    return Resource(*kind) if kind is not None else None
+    return scheduler.watched_group if scheduler is not None else None
 
 
 async def podgroups_served(client: Client) -> Resource | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.client import patch_uid, patch_unchanged, version_of
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.ending.stop import delete_job_set, finish_stop
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.record import to_text
@@ -31,6 +30,7 @@ from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS,
 from airflow_provider_gangjobs.gang.state.stored_gang import must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.gang.state.waiting import next_assembly_baseline
 from airflow_provider_gangjobs.jobs.requests import get_job, list_pods
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_ASSEMBLY_BASELINE
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
 

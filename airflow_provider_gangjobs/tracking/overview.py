@@ -22,7 +22,6 @@ import msgspec
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.kueue import recent_position, watched_workloads
-from airflow_provider_gangjobs.cluster.resources import EVENTS, PODS
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.ending.sweep import held_by_gang, last_sign
 from airflow_provider_gangjobs.gang.capacity import ClusterUse, PodUse
@@ -40,6 +39,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
 )
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
+from airflow_provider_gangjobs.kube.resources import EVENTS, PODS
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.explanation import (
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.gang.capacity import Capacity
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.pods import Counts
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.links import LinkTemplate
+    from airflow_provider_gangjobs.kube.resources import Resource
 
 T = TypeVar("T")
 

@@ -26,7 +26,6 @@ import msgspec
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import Answer, cached_read, loop_local
-from airflow_provider_gangjobs.cluster.resources import CLAIMS, EVENTS, JOBS, NODES, PODS
 from airflow_provider_gangjobs.cluster.served_resources import is_allowed
 from airflow_provider_gangjobs.gang.capacity import Capacity, ClusterUse, GangDemand, NodeView, PodUse
 from airflow_provider_gangjobs.gang.identity import gang_selector
@@ -41,6 +40,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     find_named_refusal,
     placed_at_once,
 )
+from airflow_provider_gangjobs.kube.resources import CLAIMS, EVENTS, JOBS, NODES, PODS
 from airflow_provider_gangjobs.kube.views import EventView, view
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import PODS
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 

@@ -16,9 +16,9 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.cluster.resources import NAMESPACES, PODS, Resource
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import NAMESPACES, PODS, Resource
 from tests.cluster.tenant import Tenant
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest

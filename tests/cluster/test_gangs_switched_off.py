@@ -11,11 +11,11 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS, podgroups
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.spec import Validate
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import JOBS, podgroups
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running

@@ -10,7 +10,7 @@ import yaml
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.resources import PODS, Resource
+from airflow_provider_gangjobs.kube.resources import PODS, Resource
 
 if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import MEET, follow_gang, submit_gang
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import PODS
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.control_plane import running_plane

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.schedulers import PodGroupDialect
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.capabilities import why_unusable
 

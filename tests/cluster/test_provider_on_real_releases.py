@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending.sweep import NamespaceSweeper, Sweep
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.awaited import GangSelection
@@ -18,6 +17,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.ownership import TaskEnd
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang

@@ -12,7 +12,6 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.ending.deliver import deliver
 from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep
 from airflow_provider_gangjobs.gang.checkpoints import digest_in
@@ -21,6 +20,7 @@ from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.ownership import TaskEnd
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import JOBS, Resource
 from airflow_provider_gangjobs.service import GangService, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE

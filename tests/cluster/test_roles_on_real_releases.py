@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, submit_gang
 from tests.cluster.releases import RELEASES

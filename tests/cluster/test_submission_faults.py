@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 
 from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService

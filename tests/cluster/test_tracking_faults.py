@@ -18,10 +18,10 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS
 from airflow_provider_gangjobs.kube.well_known import LABEL_JOB_UID
 from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from gangjobs_sandbox.api.faults import Fault, FaultKind

@@ -17,7 +17,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
-from airflow_provider_gangjobs.cluster.resources import NODES, PODS
+from airflow_provider_gangjobs.kube.resources import NODES, PODS
 from airflow_provider_gangjobs.kube.well_known import DEFAULT_CONTAINER
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.http.transport import PropagationPolicy
-from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.kube.resources import JOBS, NODES, PODS, Resource
 from airflow_provider_gangjobs.kube.well_known import COMPLETION_INDEX, LABEL_GANG, LABEL_GANG_ROLE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 from airflow_provider_gangjobs.service import GangService
 from tests.guarantees.harvest import check_harvest, no_finalizer_left

@@ -21,7 +21,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, Resource
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, PODS, Resource
 from tests.guarantees.history import History
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import JOBS, NAMESPACES
 from airflow_provider_gangjobs.service import GangService
 from tests.airflow.polling import wait_for
 

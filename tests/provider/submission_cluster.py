@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -19,6 +18,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.requests import claim_patch
+from airflow_provider_gangjobs.kube import resources
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_TASK
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import create_app, serving

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.schedulers import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
+from airflow_provider_gangjobs.kube import resources
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import capabilities

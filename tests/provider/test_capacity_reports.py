@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.tracking.explanation import CAPACITY_WITHIN_S, read_view
 from airflow_provider_gangjobs.tracking.overview import read_overview
 from gangjobs_sandbox.resources import PODS

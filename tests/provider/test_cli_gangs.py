@@ -17,7 +17,6 @@ import yaml
 
 from airflow_provider_gangjobs.cli import gangs as cli_gangs
 from airflow_provider_gangjobs.cli.main import main
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.ending import submissions
 from airflow_provider_gangjobs.ending.release import count_running
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
@@ -25,6 +24,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs import requests
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from airflow_provider_gangjobs.kube.text import to_printable_line
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.submission.capabilities import discover_for

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, NAMESPACES
 from airflow_provider_gangjobs.gang.checkup import Finding, Health
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, NAMESPACES
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.service.doctor import KUEUE_CONFIGURATION, KUEUE_NAMESPACE, Examination, examine
 from gangjobs_sandbox.api.faults import Fault, FaultKind

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.http.transport import RETRY_FOR_S
 from airflow_provider_gangjobs.ending.release import release_gang
 from airflow_provider_gangjobs.ending.submissions import CleanupReport, clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+from airflow_provider_gangjobs.kube import resources
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.step import WEBHOOK_WAIT_S

@@ -18,10 +18,10 @@ from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, 
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STOPPED
 from airflow_provider_gangjobs.service import GangService
@@ -660,7 +660,7 @@ async def test_unreadable_annotation_means_the_beginning(plane, text):
 
 
 def _annotate(ref: GangRef, text: str) -> tuple[Any, ...]:
-    from airflow_provider_gangjobs.cluster.resources import JOBS
+    from airflow_provider_gangjobs.kube.resources import JOBS
 
     return JOBS, ref.name, ref.namespace, {"metadata": {"annotations": {ANNOTATION_PROGRESS: text}}}
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster import resources as cluster_resources
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods, release, release_everywhere
+from airflow_provider_gangjobs.kube import resources as cluster_resources
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.service import GangService

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid
 from airflow_provider_gangjobs.ending.deliver import deliver, mark_delivered
 from airflow_provider_gangjobs.ending.of_task import end_live_gangs
@@ -17,6 +16,7 @@ from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube import resources
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.ends import Killed, begin_kill, delete_gang, discard, stop_gang

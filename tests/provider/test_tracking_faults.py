@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.cluster.resources import JOBS as JOBS_RESOURCE
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.reason import because
 from airflow_provider_gangjobs.jobs.requests import REFUSED_FOR_S
+from airflow_provider_gangjobs.kube.resources import JOBS as JOBS_RESOURCE
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking.follow import STALE_S, FollowOptions, follow
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.cluster.informer import informers
@@ -19,6 +18,7 @@ from airflow_provider_gangjobs.gang.state.stop import stop_patch
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.jobs.requests import list_pods
+from airflow_provider_gangjobs.kube import resources
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking import gang_watch
 from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow

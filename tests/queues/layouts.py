@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
-from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
+from airflow_provider_gangjobs.kube.resources import NODES, PODS
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.endings.fake_kubelets import FakeKubelets, started_at

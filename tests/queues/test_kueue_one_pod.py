@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import podgroups
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import podgroups
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.queues.following import following, until, waiting_behind

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import JOB_SETS, JOBS
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOB_SETS, JOBS, SERVICES
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.gang.identity import gang_selector
 from airflow_provider_gangjobs.gang.render.files import config_map_name
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOB_SETS, JOBS, SERVICES
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang

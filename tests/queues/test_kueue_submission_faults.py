@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ServerError
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.gang.render.files import config_map_name
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, SERVICES, podgroups, workloads
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang

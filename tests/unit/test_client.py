@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     parse_retry_after,
 )
 from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
-from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
+from airflow_provider_gangjobs.kube.resources import JOBS, NODES, PODS, Resource, podgroups
 from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import (

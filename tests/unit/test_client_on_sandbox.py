@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.views import JobView
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, ServerClock, TimeSlice
 from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, whole_lines
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.kube.resources import JOBS
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.server import serving
 from gangjobs_sandbox.clock import VirtualClock

@@ -26,9 +26,9 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooLarge,
     TooManyRequests,
 )
-from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.ending.release import PATCHES_IN_FLIGHT_MAX, release
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.kube.resources import PODS
 from airflow_provider_gangjobs.kube.views import Meta, PodView
 from airflow_provider_gangjobs.kube.well_known import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import notes_of

@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.informer.health import Health
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig, Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import Store, Subscription
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.kube.resources import JOBS
 from tests.examples import examples
 
 if TYPE_CHECKING:

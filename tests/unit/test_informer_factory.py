@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerClosedError, InformerFactory, informers
 from airflow_provider_gangjobs.cluster.informer.reflector import InformerConfig
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import TIMEOUT_S, until
 from tests.unit.fault_server import (

@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.cluster.informer.reflector import (
     has_expired,
 )
 from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.text import log_fields
 from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import pod

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.cluster.http import for_few_requests
 from airflow_provider_gangjobs.cluster.http.aiohttp_transport import read_chunks
 from airflow_provider_gangjobs.cluster.http.httpx_transport import REQUEST_CONNECTIONS_MAX
 from airflow_provider_gangjobs.cluster.http.transport import CLOSE_TIMEOUT_S, Request
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.kube.resources import JOBS
 from gangjobs_sandbox.tls import issue
 from tests.provider.virtual_time import elapsed, in_virtual_time
 from tests.timeouts import TIMEOUT_S

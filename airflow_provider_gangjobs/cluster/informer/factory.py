@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http.transport import ClientStatistics
     from airflow_provider_gangjobs.cluster.loop_local import Notification
-    from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.kube.resources import Resource
 
 log = logging.getLogger(__name__)
 

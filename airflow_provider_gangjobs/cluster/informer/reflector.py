@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
-    from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.kube.resources import Resource
 
 
 @dataclass(frozen=True)

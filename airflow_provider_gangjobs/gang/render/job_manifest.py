@@ -28,6 +28,7 @@ from airflow_provider_gangjobs.gang.schedulers import SchedulingGroup
 from airflow_provider_gangjobs.gang.spec import roles_of, spec_of_role
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
+from airflow_provider_gangjobs.kube.resources import JOB_SETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,8 +152,8 @@ def render_job_set(
     """
     queue = Queue(shape.kueue_queue, shape.kueue_priority)
     return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
+        "apiVersion": JOB_SETS.api_version,
+        "kind": JOB_SETS.kind,
         "metadata": {
             "name": attempt.name,
             "namespace": attempt.namespace,

@@ -29,11 +29,11 @@ from airflow_provider_gangjobs.cluster.errors import (
     is_of_another_uid,
 )
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.identity import ledger_selector, owned_by
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.record import UNREADABLE
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS
 from airflow_provider_gangjobs.kube.views import parse_number
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 

@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, StreamedTo
 from airflow_provider_gangjobs.gang.record import read_mark, to_text
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import PART_BYTES_MAX, LogCursor, LogParser, LogPart
 from airflow_provider_gangjobs.cluster.http.transport import LogQuery
-from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.outcome.restarts import LINE_START, parse_line, readable_line
+from airflow_provider_gangjobs.kube.resources import PODS
 from airflow_provider_gangjobs.kube.text import pluralize, to_printable
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from benchmarks.list_gangs import job_of_task
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
+from airflow_provider_gangjobs.kube.resources import JOBS, PODS
 from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.ends import Killed, kill
