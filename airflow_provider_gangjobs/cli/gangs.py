@@ -142,7 +142,7 @@ def _columns(now: Callable[[], datetime], options: argparse.Namespace) -> list[C
             lambda row: row.state if row.state is SubmissionState.FOREIGN else row.phase,
             tone=lambda row: tone_of(row.phase),
         ),
-        Column("RANKS", lambda row: f"{row.ready + row.succeeded}/{row.ranks}"),
+        Column("RANKS", lambda row: f"{row.started}/{row.ranks}"),
         Column("QUEUED", lambda row: format_duration(row.waited(now()))),
         Column("SINCE START", lambda row: format_duration(row.ran(now()))),
         Column("AGE", lambda row: format_duration(now() - row.submitted_at)),
@@ -318,11 +318,9 @@ def why(options: argparse.Namespace) -> int:
 
 
 def _why(view: GangView, now: datetime) -> Iterator[str]:
-    from airflow_provider_gangjobs.attempt.messages import notes_of
-
     yield f"{view} {_sentence(view, now)}"
     more = {"Progress": str(view.progress or ""), "Restarts in place": view.restarts_told, **view.first_links}
-    texts = [*filter(None, [view.remedy, *notes_of(view)]), *(f"{name}: {text}" for name, text in more.items() if text)]
+    texts = [*filter(None, [view.remedy, *view.all_notes]), *(f"{name}: {text}" for name, text in more.items() if text)]
     yield from map(to_printable_line, texts)
 
 
@@ -373,18 +371,16 @@ def _sentence(view: GangView, now: datetime) -> str:
 
 
 def _facts(view: GangView, now: datetime) -> Iterator[str]:
-    from airflow_provider_gangjobs.attempt.messages import details_of, notes_of
-
     run = f", run {view.run_id}" if view.run_id else ""
     facts = {
         "Gang": f"{view}, attempt {view.attempt}",
         "Task": f"{view.dag_id}.{view.task}{run}" if view.dag_id else f"submission {view.submission_id}",
         "State": _sentence(view, now),
         "Remedy": view.remedy,
-        **details_of(view),
+        **view.details,
         "Times": ", ".join(f"{phase} {at:%Y-%m-%d %H:%M:%S}" for phase, at in view.times.items()) + " (UTC)",
         "Kept until": f"{view.kept_until:%Y-%m-%d %H:%M:%S} (UTC)" if view.kept_until else "",
-        "Notes": " ".join(notes_of(view)),
+        "Notes": " ".join(view.all_notes),
         **view.first_links,
     }
     # The sentence about the state has a colour, and is printable. Whoever may change Jobs chooses the other texts.

@@ -37,8 +37,10 @@ from airflow_provider_gangjobs.gang.outcome.restarts import (
     Restart,
     SupervisorReport,
     TimeUse,
+    describe_use,
 )
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY, read_mark
+from airflow_provider_gangjobs.gang.render.placement import describe_placement
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.gang_state import (
     PARAMETERS,
@@ -62,7 +64,7 @@ from airflow_provider_gangjobs.gang.state.stop import deadline_of
 from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 from airflow_provider_gangjobs.kube.links import GANG_FIELDS, RANK_FIELDS, fill
-from airflow_provider_gangjobs.kube.text import to_sentence
+from airflow_provider_gangjobs.kube.text import cut_end, format_duration, to_printable_line, to_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +80,7 @@ WAITING: Final = frozenset({Phase.SUBMITTED, Phase.QUEUED, Phase.ASSEMBLING})
 RUNNING: Final = frozenset({Phase.RUNNING, Phase.FINISHING})
 FAILED: Final = frozenset({Phase.FAILED, Phase.DELETED})
 _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
+REQUESTS_CHARACTERS_MAX: Final = 250
 SINCE_START: Final = "since start"
 """What a gang did since its Job was started, if it is not known when all ranks had started."""
 
@@ -193,6 +196,11 @@ class GangView(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return next((at for phase, at in self.times.items() if phase in FINAL_PHASES), None)
 
     @property
+    def started(self) -> int:
+        """Number of ranks that are ready or have succeeded."""
+        return min(self.ready + self.succeeded, self.ranks)
+
+    @property
     def is_waiting(self) -> bool:
         """Not all ranks have started."""
         return self.phase in WAITING
@@ -222,6 +230,37 @@ class GangView(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """How many restarts in place there were, of how many; empty if there can be none, or if that is unknown."""
         is_known = self.restarts_max and self.restarts_total is not None
         return f"{self.restarts_total} of {self.restarts_max}" if is_known else ""
+
+    @property
+    def details(self) -> dict[str, str]:
+        """What a person is told beside the phase and its reason: names and values, without empty ones."""
+        left_s = self.progress.eta_s if self.progress is not None and not self.is_over else None
+        details = {
+            "Roles": ", ".join(f"{size} {role}" for role, size in self.roles.items()),
+            "Ranks": f"{self.ranks:,}" if self.ranks else "",
+            "Requests": self.requests_told,
+            "Queue": self.queue,
+            "Placement": describe_placement(self.placement) if self.placement else "",
+            "Airflow installation": self.installation,
+            "Followed by": f"task instance {self.claim}" if self.claim and not self.is_over else "",
+            "Progress": str(self.progress) if self.progress is not None else "",
+            "Estimated time left": format_duration(left_s) if left_s is not None else "",
+            "Restarts in place": self.restarts_told,
+            "Time used": describe_use(self.time_use, self.requests, self.ranks) if self.time_use is not None else "",
+        }
+        return {name: value for name, value in details.items() if value}
+
+    @property
+    def requests_told(self) -> str:
+        """What all ranks request together in one text. What each program requests comes last."""
+        names = sorted(self.requests, key=lambda name: (name in {"cpu", "memory"}, name))
+        text = ", ".join(f"{self.requests[name]} {name}" for name in names)
+        return cut_end(to_printable_line(text), REQUESTS_CHARACTERS_MAX)
+
+    @property
+    def all_notes(self) -> list[str]:
+        """The notes, and what could not be read."""
+        return [*self.notes, *(f"The {what} could not be read." for what in self.unread)]
 
     @property
     def command(self) -> str:

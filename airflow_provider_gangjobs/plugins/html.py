@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.attempt.messages import details_of, notes_of
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.outcome.restarts import to_time
 from airflow_provider_gangjobs.gang.state.pods import name_rank
@@ -102,8 +101,6 @@ def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
         rows = view.pods[:ROWS_MAX]
         parts = {
             "bar": bar_of(view, page.now),
-            "details": details_of(view),
-            "notes": notes_of(view),
             "rows": rows,
             "rows_omitted": len(view.pods) + view.pods_omitted - len(rows),
             "columns": columns_of(view),

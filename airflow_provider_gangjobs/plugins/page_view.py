@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from airflow_provider_gangjobs.attempt.messages import format_requests
 from airflow_provider_gangjobs.gang.capacity import CPU, THOUSANDTHS, format_sum
 from airflow_provider_gangjobs.gang.outcome.rank_rows import tone_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -424,7 +423,7 @@ def _line(group: Sequence[GangView], now: datetime) -> GangLine:
             (str(phase), tone_of(phase), counts[phase]) for phase in sorted(counts, key=_MAPPED_ORDER.__getitem__)
         ),
         sentence=f"{first.name}: {first.sentence}" if first.sentence else "",
-        ranks=f"{sum(map(_started, ordered))}/{sum(gang.ranks for gang in ordered)}",
+        ranks=f"{sum(gang.started for gang in ordered)}/{sum(gang.ranks for gang in ordered)}",
         requests="",
         submitted=min(gang.submitted_at for gang in ordered),
         ended=max(ended) if len(ended) == len(ordered) else None,
@@ -449,17 +448,13 @@ def _line_of_gang(gang: GangView, now: datetime) -> GangLine:
         task_url=_BASE + task_url(gang.dag_id, gang.run_id, gang.task_id, gang.map_index) if gang.dag_id else "",
         phases=((str(gang.phase), tone_of(gang.phase), 1),),
         sentence=clean(gang.summary, SENTENCE_CHARACTERS_MAX),
-        ranks=f"{_started(gang)}/{gang.ranks}",
-        requests=format_requests(gang.requests),
+        ranks=f"{gang.started}/{gang.ranks}",
+        requests=gang.requests_told,
         submitted=gang.submitted_at,
         ended=gang.ended_at,
         spans=tuple((phase, seconds) for phase, seconds in spans if seconds >= 1),
         queue=clean(gang.queue),
     )
-
-
-def _started(gang: GangView) -> int:
-    return min(gang.ready + gang.succeeded, gang.ranks)
 
 
 # -- texts and addresses ---------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace as with_fields
 
-from airflow_provider_gangjobs.attempt.messages import details_of, notes_of
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
@@ -79,7 +78,7 @@ def test_unschedulable_gang_shows_its_requests_and_the_missing_resource() -> Non
 
     assert (view.phase, view.since) == ("assembling", at(3))
     assert view.category == "InsufficientResources"
-    assert details_of(view)["Requests"] == "1 nvidia.com/gpu, 4 cpu, 16Gi memory"
+    assert view.details["Requests"] == "1 nvidia.com/gpu, 4 cpu, 16Gi memory"
     assert list(view.states.items()) == [("waiting for a node", 8)]
     assert {row.message for row in view.pods} == {view.summary}
 
@@ -375,7 +374,7 @@ def test_gang_of_an_unreachable_cluster_is_shown_from_its_end_event() -> None:
 def test_missing_permissions_are_noted() -> None:
     view = build_view(LOCATOR, snapshot_of(job().started(3), is_whole=False, unread=("pods",)), at(60))
 
-    assert notes_of(view) == ["The pods could not be read."]
+    assert view.all_notes == ["The pods could not be read."]
 
 
 FINAL = {
@@ -423,7 +422,7 @@ def test_restarts_and_progress_of_a_running_gang_are_those_of_its_job() -> None:
     view = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.running())), at(60))
 
     assert view.restarts == report.restarts
-    details = details_of(view)
+    details = view.details
     assert details["Progress"] == "step 3 of 12 (25 %)"
     assert details["Estimated time left"] == "2 h 00 min"
     assert details["Restarts in place"] == "1 of 3"
@@ -434,7 +433,7 @@ def test_end_without_the_job_tells_what_the_time_was_used_for() -> None:
     use = TimeUse(useful_s=10.0, lost_s=0.0, waiting_s=0.0)
     end = build_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, counts=Counts(ranks=2), restarts_total=1, restarts_max=3)
 
-    details = details_of(build_view(replace(LOCATOR, end=with_fields(end, time_use=use)), None, at(60)))
+    details = build_view(replace(LOCATOR, end=with_fields(end, time_use=use)), None, at(60)).details
 
     assert details["Restarts in place"] == "1 of 3"
     assert details["Time used"] == "20.0 rank s, of which 20.0 useful, 0.0 lost, 0.0 waiting"

@@ -225,6 +225,34 @@ class PlacementDecision(Struct, frozen=True):
         return cls(Placement(placement), detail) if known else cls(Placement.OFF)
 
 
+def describe_placement(decision: str) -> str:
+    """Return how the pods are placed, in words. A decision of a later release is its own text.
+
+    :param decision: The text of a decision, such as `gang:v1beta1` or `basic:one pod`.
+    """
+    kind, _, detail = decision.partition(":")
+    if kind == Placement.GANG:
+        detail = _SCHEDULERS.get(detail, f"Workload API {detail}")
+    text = _PLACEMENTS.get(kind)
+    return decision if text is None else text.format(detail).removesuffix(" ()")
+
+
+_PLACEMENTS: Final[dict[str, str]] = {
+    Placement.GANG: "gang scheduling by {}",
+    Placement.BASIC: "plain pods without gang scheduling ({})",
+    Placement.USER_PROVIDED: "scheduling as the manifest specifies",
+    Placement.OFF: "plain pods without gang scheduling, as the parameter gang requests",
+}
+_SCHEDULERS: Final = {
+    "native": "Job.spec.scheduling",
+    "kueue": "the topology of its Kueue queue",
+    "volcano": "Volcano",
+    "coscheduling": "the coscheduling plugin",
+    "yunikorn": "YuniKorn",
+}
+"""Text by the detail of the decision. Every other detail is a version of the Workload API."""
+
+
 def ineligibility_reason(shape: Shape) -> str | None:
     """Return why the pods cannot be a gang on any cluster, whatever their number."""
     if not shape.indexed:
