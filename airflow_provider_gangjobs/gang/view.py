@@ -56,7 +56,7 @@ from airflow_provider_gangjobs.gang.state.phase import (
     Phase,
     Status,
     SubmissionState,
-    phase_of,
+    end_of,
 )
 from airflow_provider_gangjobs.gang.state.pods import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reword
@@ -637,7 +637,7 @@ def _state(gang: StoredGang) -> SubmissionState:
         return SubmissionState.FOREIGN
     if gang.ends_by_stop:
         return SubmissionState.FAILED
-    return _STATE_OF.get(phase_of(gang), SubmissionState.IN_PROGRESS)
+    return end_of(gang)
 
 
 def _rows(snapshot: GangSnapshot, now: datetime) -> tuple[RankRow, ...]:

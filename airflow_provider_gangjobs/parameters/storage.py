@@ -99,6 +99,10 @@ def is_local(folder: str) -> bool:
     return not mark or protocol in gangjobs_result.LOCAL_PROTOCOLS
 
 
+def _below(url: str, folder: str) -> str:
+    return f"{url.rstrip('/')}/{folder}"
+
+
 def _path(folder: str) -> PurePosixPath:
     return PurePosixPath(folder.partition("://")[2] or folder)
 
@@ -134,12 +138,12 @@ class TaskStorages:
     @property
     def own_result_folder(self) -> str | None:
         """Where the ranks may have stored results: the folder of this installation of Airflow."""
-        return None if self.result_url is None else f"{self.result_url.rstrip('/')}/{self.key.folder}"
+        return None if self.result_url is None else _below(self.result_url, self.key.folder)
 
     @property
     def result_folder(self) -> str | None:
         """The folder that the ranks know, in which each installation of Airflow has a folder."""
-        return None if self.result_url is None else f"{self.result_url.rstrip('/')}/{self.key.task_folder}"
+        return None if self.result_url is None else _below(self.result_url, self.key.task_folder)
 
     def check(self) -> None:
         """Check what this worker can know about the storages, before anything is created.
@@ -171,7 +175,7 @@ class TaskStorages:
         from airflow_provider_gangjobs.airflow_api.task_log import mask
 
         try:
-            probe = ObjectStoragePath(f"{url.rstrip('/')}/{self.key.folder}") / PROBE
+            probe = ObjectStoragePath(_below(url, self.key.folder)) / PROBE
             probe.parent.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"\n")
             probe.unlink()

@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.state.phase import (
     Status,
     Verdict,
     judge,
-    phase_of,
+    phase_at,
 )
 from airflow_provider_gangjobs.gang.state.pods import PodIndex
 from airflow_provider_gangjobs.gang.state.reason import (
@@ -144,7 +144,7 @@ def observe(
     if own_job is not None and ran_after_start is not None and own_job.status.start_time == ran_after_start:
         counts = replace(counts, started=max(counts.started, counts.ranks))
     inputs = WaitInputs(own_job, pods, podgroup, counts, evidence)
-    return _state_in(ref, inputs, phase_of(own_job, counts), judge(gang, ref), started=counts.started)
+    return _state_in(ref, inputs, judge(gang, ref), started=counts.started)
 
 
 def observe_counters(
@@ -157,15 +157,15 @@ def observe_counters(
     :param counts: The numbers of ranks that the Job shows.
     """
     inputs = WaitInputs(gang, sample, podgroup, counts, evidence)
-    return _state_in(gang.ref, inputs, phase_of(gang), judge(gang, gang.ref), started=0)
+    return _state_in(gang.ref, inputs, judge(gang, gang.ref), started=0)
 
 
-def _state_in(ref: GangRef, inputs: WaitInputs, phase: Phase, verdict: Verdict | None, *, started: int) -> GangState:
-    """Return the state of a gang in this phase.
+def _state_in(ref: GangRef, inputs: WaitInputs, verdict: Verdict | None, *, started: int) -> GangState:
+    """Return the state of a gang with this verdict.
 
     :param started: How many ranks have started, as far as their pods show it.
     """
-    workload = inputs.evidence.queue_workload
+    phase, workload = phase_at(inputs.job, verdict, inputs.counts), inputs.evidence.queue_workload
     began = _times(phase, inputs.job, inputs.pods, replace(inputs.counts, started=started), verdict)
     if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(workload)):
         began[Phase.QUEUED] = evicted

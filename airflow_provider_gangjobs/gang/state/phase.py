@@ -1,6 +1,6 @@
 """Phase and verdict: the progress of a gang, the state of its submission, and how its Job ended.
 
-Only `phase_of` computes a phase. The first row of this table that applies decides:
+Only `phase_at` computes a phase. The first row of this table that applies decides:
 
     state of the Job                                                 phase
     ---------------------------------------------------------------  -----------------------------------------
@@ -231,18 +231,24 @@ PHASE_OF_STATUS: Final = {
 """The final phase of a gang. The other values do not say that the gang has ended."""
 
 
-def phase_of(gang: StoredGang | None, pods: Counts | None = None) -> Phase:
-    """Return the phase of a gang.
+def phase_of(gang: StoredGang | None) -> Phase:
+    """Return the phase of a gang by its Jobs alone.
 
     :param gang: The Job; `None` if the API server has no Job with its UID.
+    """
+    return Phase.DELETED if gang is None else phase_at(gang, judge(gang, gang.ref))
+
+
+def phase_at(gang: StoredGang | None, verdict: Verdict | None, pods: Counts | None = None) -> Phase:
+    """Return the phase of a gang at one look.
+
+    :param verdict: The verdict on the Job at this look.
     :param pods: Counts of the gang's pods; `None` if the counters of the Job replace them.
     """
     held = pods.held if pods else 0
-    if gang is None:
-        return Phase.FINISHING if held else Phase.DELETED
-    verdict = judge(gang, gang.ref)
     if verdict is not None:
         return Phase.FINISHING if held else PHASE_OF_STATUS[verdict.status]
+    assert gang is not None, "a Job that is gone has a verdict"
     if gang.ends_by_stop:
         return Phase.FINISHING if held or gang.has_pods_left else Phase.FAILED
     if gang.interim_condition is not None:
