@@ -367,7 +367,7 @@ class Client:
         async with opened as chunks:
             if on_open is not None:
                 on_open()
-            async with aclosing(whole_lines(chunks, bytes_max=limits.line_bytes_max)) as parts:
+            async with aclosing(whole_lines(chunks, str(request), bytes_max=limits.line_bytes_max)) as parts:
                 async for lines in parts:
                     yield lines
 

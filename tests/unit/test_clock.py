@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, ServerClock, TimeSlice
-from airflow_provider_gangjobs.cluster.http.log_reader import LineTooLongError, whole_lines
+from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
+from airflow_provider_gangjobs.cluster.http.log_reader import whole_lines
 from airflow_provider_gangjobs.kube.resources import JOBS
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.server import serving
@@ -83,25 +84,25 @@ async def test_parts_are_whole_lines_for_any_chunk_boundaries(lines: list[bytes]
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     cut = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    parts = [part async for part in whole_lines(chunks(*cut), bytes_max=100)]
+    parts = [part async for part in whole_lines(chunks(*cut), "watch", bytes_max=100)]
     assert b"".join(parts) == stream
     assert all(part.endswith(b"\n") for part in parts)
     assert len(parts) <= len(cut)
 
 
 async def test_unfinished_last_line_is_yielded() -> None:
-    assert [part async for part in whole_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a\n", b"b"]
+    assert [part async for part in whole_lines(chunks(b"a\nb"), "watch", bytes_max=10)] == [b"a\n", b"b"]
 
 
 async def test_lines_of_one_chunk_are_one_part() -> None:
-    parts = whole_lines(chunks(b"a\nb\nc", b"d", b"e\nf\n"), bytes_max=10)
+    parts = whole_lines(chunks(b"a\nb\nc", b"d", b"e\nf\n"), "watch", bytes_max=10)
     assert [part async for part in parts] == [b"a\nb\n", b"cde\nf\n"]
 
 
 async def test_too_long_line_is_refused() -> None:
-    parts = whole_lines(chunks(b"a\n" + b"x" * 9, b"xx"), bytes_max=10)
+    parts = whole_lines(chunks(b"a\n" + b"x" * 9, b"xx"), "watch", bytes_max=10)
     assert await anext(parts) == b"a\n"
-    with pytest.raises(LineTooLongError):
+    with pytest.raises(UnexpectedReply, match="more than 10 bytes"):
         await anext(parts)
 
 

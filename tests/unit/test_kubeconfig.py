@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credentials import (
     Access,
-    CertificateError,
     TlsConfig,
     load_access,
     make_context,
 )
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import ConfigError
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from gangjobs_sandbox.tls import issue
@@ -383,9 +383,9 @@ def test_file_with_anything_in_it_is_an_error_that_names_it(content: bytes) -> N
 
 @given(ca=st.binary(max_size=50), certificate=st.binary(max_size=50), key=st.binary(max_size=50))
 def test_bytes_that_are_no_pem_are_refused(ca: bytes, certificate: bytes, key: bytes) -> None:
-    with pytest.raises(CertificateError, match="certificate"):
+    with pytest.raises(ConfigError, match="certificate"):
         make_context(TlsConfig(ca=b"x" + ca, certificate=certificate, key=key))
-    with pytest.raises(CertificateError, match="client-certificate"):
+    with pytest.raises(ConfigError, match="client-certificate"):
         make_context(TlsConfig(certificate=b"x" + certificate, key=key, verify=False))
 
 

@@ -54,15 +54,11 @@ class TlsConfig:
     verify: bool = True
 
 
-class CertificateError(ValueError):
-    """A CA, client certificate, or key cannot be used. The message names the field of the kubeconfig."""
-
-
 def make_context(config: TlsConfig) -> ssl.SSLContext:
     """Return a client context. Loads the CAs of the system, which takes 20 ms, only if the config has no CA.
 
     Raises:
-        CertificateError: a value is not PEM, or the key is encrypted or does not match the certificate.
+        ConfigError: a value is not PEM, or the key is encrypted or does not match the certificate.
     """
     if config.verify:
         context = _verifying_context(config.ca)
@@ -78,7 +74,7 @@ def make_context(config: TlsConfig) -> ssl.SSLContext:
             _load_certificate(context, config.certificate, config.key or b"")
         except (OSError, ValueError) as exc:
             problem = f"client-certificate and client-key are no matching PEM texts without a password: {exc}"
-            raise CertificateError(problem) from None
+            raise _unusable_certificate(problem) from None
     return context
 
 
@@ -87,7 +83,11 @@ def _verifying_context(ca: bytes | None) -> ssl.SSLContext:
         # PEM is ASCII, but files of certificates contain comments in other alphabets.
         return ssl.create_default_context(cadata=ca.decode("ascii", "ignore") if ca else None)
     except (ssl.SSLError, ValueError) as exc:
-        raise CertificateError(f"certificate-authority is not PEM: {exc}") from None
+        raise _unusable_certificate(f"certificate-authority is not PEM: {exc}") from None
+
+
+def _unusable_certificate(problem: str) -> ConfigError:
+    return ConfigError(f"its certificates cannot be used: {problem}", "Correct the field in the kubeconfig.")
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
@@ -594,6 +594,5 @@ class Credentials:
             return replace(loaded, ssl=self._access.ssl)
         try:
             return replace(loaded, ssl=make_context(loaded.tls))
-        except CertificateError as error:
-            problem = f"its certificates cannot be used: {error}"
-            raise InvalidConnection(self._conn_id, problem, "Correct the field in the kubeconfig.") from None
+        except ConfigError as error:
+            raise InvalidConnection(self._conn_id, error.problem, error.remedy) from None

@@ -27,24 +27,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import BadRequest
+from airflow_provider_gangjobs.cluster.errors import BadRequest, UnexpectedReply
 from airflow_provider_gangjobs.kube.text import ELLIPSIS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 
-class LineTooLongError(ValueError):
-    """A line exceeds the limit, so the stream cannot have the expected content."""
-
-
-async def whole_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncGenerator[bytes, None]:
+async def whole_lines(chunks: AsyncIterator[bytes], request: str, *, bytes_max: int) -> AsyncGenerator[bytes, None]:
     """Yield the same bytes in parts that each hold one or more whole lines, as many as have arrived.
 
     For readers that decode many lines at once. The last part may end without a line end.
 
     Raises:
-        LineTooLongError: an unfinished line exceeds `bytes_max`.
+        UnexpectedReply: an unfinished line exceeds `bytes_max`, so the stream is no watch.
     """
     rest = bytearray()
     async for chunk in chunks:
@@ -56,7 +52,7 @@ async def whole_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncG
             yield bytes(rest) + lines if rest else lines
             rest = bytearray(chunk[end:])
         if len(rest) > bytes_max:
-            raise LineTooLongError(f"a line of more than {bytes_max} bytes")
+            raise UnexpectedReply(200, request=request, message=f"a line of more than {bytes_max} bytes")
     if rest:
         yield bytes(rest)
 

@@ -43,7 +43,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     error_from_reply,
     is_webhook_unavailable,
 )
-from airflow_provider_gangjobs.cluster.http.log_reader import LastBytes, LineTooLongError
+from airflow_provider_gangjobs.cluster.http.log_reader import LastBytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -339,8 +339,6 @@ class Transport(ABC):
                 yield response
             finally:
                 await response.aclose()
-        except LineTooLongError as exc:
-            raise UnexpectedReply(200, request=str(request), message=str(exc)) from exc
         except Exception as exc:
             error = self._classify(exc)
             if error is None:
