@@ -241,7 +241,7 @@ class _Follower:
     async def _evaluate(self) -> GangEvent | _Sleep:
         """Act on the state of the gang once. Return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
-        if job is not None and job.problem:
+        if job is not None and job.problem and job.ref == self.ref:
             return _unknown(self.ref, self.reporter, "RecordUnreadable", job.problem, FOREIGN_REMEDY)
         if job is not None and self.options.logs is not None:
             self.options.logs.observe_job(job)
