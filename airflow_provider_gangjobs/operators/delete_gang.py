@@ -91,6 +91,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         target_gangs.require_readable(self)
         if not checks.is_templated(external_map_index):
             self._map_indexes()
+        checks.refuse(checks.flag_problems("ignore_missing", ignore_missing))
         checks.refuse(checks.duration_problems("pods_gone_within", self.pods_gone_within_s))
 
     def execute(self, context: Context) -> list[dict[str, str]]:

@@ -122,8 +122,11 @@ def to_seconds(value: Any) -> Any:
 
 
 def to_whole_seconds(value: Any) -> Any:
-    """Return a timedelta in whole seconds, which is the unit of Kubernetes, and any other value unchanged."""
-    return int(value.total_seconds()) if isinstance(value, timedelta) else value
+    """Return a timedelta in whole seconds, which is the unit of Kubernetes, and any other value unchanged.
+
+    A part of a second counts as a whole one, because 0 seconds mean at once.
+    """
+    return math.ceil(value.total_seconds()) if isinstance(value, timedelta) else value
 
 
 def duration_problems(name: str, value: Any) -> Iterator[Problem]:
@@ -140,6 +143,18 @@ def _is_duration(value: Any) -> bool:
 def is_whole_number(value: Any, at_least: int, at_most: float = math.inf) -> bool:
     """Return whether the value is a whole number in these limits."""
     return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most
+
+
+def flag_problems(name: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem if the value is neither a bool nor 0 or 1. The text "False", or a template, would mean true."""
+    if not isinstance(value, int) or value not in (0, 1):
+        yield Problem(name, f"is {value!r:.80}", "Give True or False")
+
+
+def conn_id_problems(name: str, value: Any) -> Iterator[Problem]:
+    """Yield a problem if the value is not the id of a connection that rendering its template may give."""
+    if (not isinstance(value, str) or not value) and not is_templated(value):
+        yield Problem(name, f"is {value!r:.80}", "Give the id of a connection of Airflow, or leave it out")
 
 
 def disruption_problems(name: str, value: Any) -> Iterator[Problem]:
@@ -193,9 +208,22 @@ def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSp
     if isinstance(fields.get("roles"), Mapping):
         fields["roles"] = {name: _with_types(role) for name, role in fields["roles"].items()}
     if "files" in fields:
+        _require_mapping(fields["files"])
         fields["files"], problems = read_files(fields["files"], read)
         refuse(problems)
     return GangSpec(**fields)
+
+
+def _require_mapping(files: Any) -> None:
+    """Refuse another value of `files`, which a template or an XCom has given, as the validation of the spec does.
+
+    Raises:
+        InvalidGangSpec: the value is no mapping.
+    """
+    if not isinstance(files, Mapping):
+        from airflow_provider_gangjobs.gang.validation.validate import validate
+
+        refuse(problem for problem in validate(GangSpec(files=files)) if problem.path == "files")
 
 
 _TEXTS: Final = ("command", "args", "env", "labels", "annotations")

@@ -48,9 +48,11 @@ from airflow_provider_gangjobs.parameters.checks import (
     callback_paths,
     callback_problems,
     choice_problems,
+    conn_id_problems,
     disruption_problems,
     duration_problems,
     exit_code_problems,
+    flag_problems,
     results_limit_problems,
     to_exit_codes,
     to_names,
@@ -107,7 +109,7 @@ def choice(kind: type[StrEnum]) -> Parameter:
 
 def or_default(read: Callable[[], bool]) -> Parameter:
     """Return the parameter whose default is an option of Airflow."""
-    return Parameter(convert=lambda given: read() if given is None else given)
+    return Parameter(convert=lambda given: read() if given is None else given, check=flag_problems)
 
 
 TEMPLATE: Final = Parameter(is_template=True)
@@ -145,7 +147,7 @@ def gang_job_parameters(
     slots_per_worker: Annotated[int | str | None, TEMPLATE] = None,
     manifest: Annotated[Mapping[str, Any] | str | None, YAML] = None,
     pod_overrides: Annotated[Mapping[str, Any] | None, YAML] = None,
-    kubernetes_conn_id: Annotated[str, TEMPLATE] = "kubernetes_default",
+    kubernetes_conn_id: Annotated[str, replace(TEMPLATE, check=conn_id_problems)] = "kubernetes_default",
     namespace: Annotated[str | None, TEMPLATE] = None,
     name: Annotated[str | None, TEMPLATE] = None,
     labels: Annotated[Mapping[str, str] | None, JSON] = None,
@@ -176,7 +178,7 @@ def gang_job_parameters(
     keep_checkpoints: bool = True,
     termination_grace: WholeSeconds = None,
     max_disruptions: Annotated[int, Parameter(check=disruption_problems)] = 0,
-    durable: bool = True,
+    durable: Annotated[bool, Parameter(check=flag_problems)] = True,
     skip_on_exit_code: Annotated[
         int | Sequence[int] | None, Parameter(convert=to_exit_codes, check=exit_code_problems)
     ] = None,

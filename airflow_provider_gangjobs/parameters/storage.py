@@ -16,6 +16,7 @@ A DAG file imports this module, so the module imports the rules of manifests and
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -87,7 +88,10 @@ def _with_folder(spec: GangSpec, folder: str) -> dict[str, Any]:
         of_gang: dict[str, Any] = {"env": spec.env}
         add_env(of_gang, variables)
         return of_gang
-    roles = {name: dict(role) for name, role in spec.roles.items()}
+    given: Any = spec.roles  # a template or an XCom may have given another value, which the submission refuses
+    if not isinstance(given, Mapping) or not all(isinstance(role, Mapping) for role in given.values()):
+        return {}
+    roles = {name: dict(role) for name, role in given.items()}
     for role in roles.values():
         add_env(role, variables)
     return {"roles": roles}

@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import OperationKey
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
-from airflow_provider_gangjobs.parameters.checks import is_templated
+from airflow_provider_gangjobs.parameters.checks import conn_id_problems, is_templated, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +103,7 @@ def require_readable(task: GangTargets) -> None:
     Raises:
         InvalidGangSpec: a parameter is invalid.
     """
+    refuse(conn_id_problems("kubernetes_conn_id", task.kubernetes_conn_id))
     if task.gangs is not None and not is_templated(task.gangs):
         read_gangs(task.gangs, task.namespace or "")
     if task.submission_ids is not None and not is_templated(task.submission_ids):

@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
 from airflow_provider_gangjobs.parameters.checks import (
     choice_problems,
+    flag_problems,
     is_templated,
     is_whole_number,
     refuse,
@@ -286,6 +287,7 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
             what = f"is {self.at_least!r} without selector, and the other parameters say how many gangs there are"
             problems.append(Problem("at_least", what, "Leave it out"))
         problems += self._selector_problems()
+        problems += flag_problems("deferrable", self.deferrable)
         refuse((*problems, *choice_problems(Results, "results", results)))
 
     def _selector_problems(self) -> list[Problem]:

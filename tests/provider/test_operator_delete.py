@@ -179,6 +179,7 @@ def names(embedded: Any, selector: str) -> list[str]:
         ({"gangs": 3}, r"gangs\[0\]: is 3. Give the name of a Job"),
         ({"external_task_id": "a", "external_map_index": "x"}, "external_map_index: is 'x'"),
         ({"gangs": "a", "pods_gone_within": 0}, "pods_gone_within: is 0, not a positive duration"),
+        ({"gangs": "a", "ignore_missing": "no"}, "ignore_missing: is 'no'. Give True or False"),
     ],
 )
 def test_parameter_that_is_wrong_is_refused(parameters: dict[str, Any], message: str) -> None:

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.airflow_api.configuration import (
 )
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.gang.validation.validate import require_valid, validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.checks import (
     is_manifest_file,
@@ -57,6 +57,12 @@ def problems_of(**parameters: Any) -> str:
         ({"queue_timeout": float("inf")}, "queue_timeout"),
         ({"run_timeout": timedelta.max}, "run_timeout"),
         ({"assemble_timeout": True}, "assemble_timeout"),
+        ({"durable": "False"}, "durable: is 'False'. Give True or False"),
+        ({"durable": None}, "durable: is None"),
+        ({"deferrable": "{{ params.deferrable }}"}, "deferrable"),
+        ({"start_from_trigger": "no"}, "start_from_trigger"),
+        ({"end_from_trigger": 2}, "end_from_trigger"),
+        ({"kubernetes_conn_id": None}, "kubernetes_conn_id: is None. Give the id of a connection"),
         ({"image": "pyton:3.12 slim"}, "image: is 'pyton:3.12 slim', which has white space"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
@@ -194,6 +200,21 @@ def test_content_of_a_file_keeps_its_last_line_end(native: bool) -> None:
 
     assert train.files == {"one.py": "print('y')\n", "two.txt": "a\nb\n"}
     assert train.gang_spec().files == train.files
+
+
+@pytest.mark.parametrize("parameter", ["files", "roles"])
+@pytest.mark.parametrize("given", ["text", ["a"], 1], ids=repr)
+def test_value_of_an_xcom_that_is_no_mapping_is_a_problem_and_no_bug(parameter: str, given: Any) -> None:
+    train = GangJobOperator(task_id="train", image="i", command=["a"], result_storage="s3://a@b/c")
+    setattr(train, parameter, given)  # as Airflow renders it
+    with pytest.raises(InvalidGangSpec, match=f"{parameter}: is "):
+        require_valid(train.gang_spec("s3://a@b/c/d"))
+
+
+@pytest.mark.parametrize("parameter", ["termination_grace", "ttl_after_finished"])
+def test_part_of_a_second_does_not_mean_at_once(parameter: str) -> None:
+    train = GangJobOperator(**SOUND, **{parameter: timedelta(milliseconds=1)})
+    assert getattr(train, f"{parameter}_s") == 1
 
 
 @pytest.mark.parametrize("text", ["plain", "a\r\nb", "{# a #}b", "{% raw %}{{ x }}{% endraw %}", "{", "1", "a\n", ""])

@@ -411,6 +411,8 @@ def test_sensor_that_never_fails_is_skipped_when_it_is_resumed() -> None:
         ({"gangs": [V1Job()]}, r"gangs\[0\]: is a V1Job. Give the name of a Job"),
         ({"gangs": []}, "gangs: is empty"),
         ({"submission_ids": ["a", ""]}, r"submission_ids\[1\]: is ''"),
+        ({"gangs": "a", "deferrable": "False"}, "deferrable: is 'False'. Give True or False"),
+        ({"gangs": "a", "kubernetes_conn_id": None}, "kubernetes_conn_id: is None"),
     ],
 )
 def test_parameter_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], message: str) -> None:
