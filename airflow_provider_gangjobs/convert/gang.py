@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.convert.task import Part, Task
 
 _SHAPE: Final = ("completions", "parallelism", "completionMode")
-_TIMES: Final = ("activeDeadlineSeconds", "ttlSecondsAfterFinished")
 _SET_BY_PROVIDER: Final = ("selector", "manualSelector", "managedBy", "podReplacementPolicy", "scheduling")
 _QUEUE: Final = {LABEL_KUEUE_QUEUE: "queue_name", LABEL_KUEUE_PRIORITY: "queue_priority"}
 _LINKS: Final = {
@@ -91,9 +90,8 @@ def _set_shape(task: Task, part: Part) -> None:
     for name in _SET_BY_PROVIDER:
         if part.spec.get(name) not in (None, "Failed", spec.get(name)):
             task.note(f"{name} is left out: the provider sets it")
-    if task.is_queued or not spec.get("suspend"):
-        spec.pop("suspend", None)
-    asked = {name: value for name, value in spec.items() if name != "backoffLimit" or "successPolicy" in spec}
+    backoff = {"backoffLimit": spec.pop("backoffLimit")} if "backoffLimit" in spec else {}
+    asked = {**spec, **backoff} if "successPolicy" in spec else spec
     shape = shape_of(GangSpec(manifest={"spec": asked}), {"spec": asked})
     if (reason := ineligibility_reason(shape)) and not is_single_pod(shape):
         task.parameters["gang"] = "off"
@@ -107,12 +105,13 @@ def _set_shape(task: Task, part: Part) -> None:
     task.has_rendezvous = asks_for_it or (shape.indexed and shape.size > 1 and has_names)
     if shape.indexed and shape.size > 1 and not has_names:
         task.parameters["rendezvous"] = False
-    limits: dict[str, Any] = {name: spec.pop(name) for name in _TIMES if name in spec}
-    if not spec.keys() - {"backoffLimit"} or (task.is_gang and "successPolicy" not in spec):
-        if "backoffLimit" not in spec:
+    task.take_limits(spec)
+    if spec and (not task.is_gang or "successPolicy" in spec):
+        spec |= backoff
+    else:
+        if not backoff:
             task.note("backoffLimit was 6 by default, and is 0: give retries if a failed task shall run again")
-        limits["backoffLimit"] = spec.pop("backoffLimit", 0)
-    task.take_limits(limits)
+        task.take_limits(backoff)
     if spec:
         task.parameters["manifest"] = {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.convert.host_names import map_texts
-from airflow_provider_gangjobs.convert.task import Part, Task, pods
+from airflow_provider_gangjobs.convert.task import Part, Task, pods, with_variables
 from airflow_provider_gangjobs.gang.render.user_manifest import main_container_name
 from airflow_provider_gangjobs.parameters.shorthands import FOLDER, KEY
 
@@ -53,9 +53,7 @@ def set_mpi(task: Task, launcher: Any, worker: Any, workers: int, slots: Any = N
     for field in ("command", "args"):
         words = starter.get(field, [])
         container[field] = map_texts(words, lambda text: text.replace("/etc/mpi/hostfile", f"{FOLDER}/hostfile"))
-    variables = {item["name"] for item in container.get("env", ())}
-    added = [item for item in starter.get("env", ()) if item["name"] not in variables]
-    container["env"] = [*container.get("env", ()), *added]
+    container["env"] = with_variables(container.get("env", []), starter.get("env", []))
     secret = f"{task.task_id}-ssh"
     task.parameters |= {"launch": "mpi", "ssh_secret": secret}
     if slots not in (None, 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.convert.mpi_job import main_container, other_fields, template_of
-from airflow_provider_gangjobs.convert.task import Part, Task, pods
+from airflow_provider_gangjobs.convert.task import Part, Task, pods, with_variables
 from airflow_provider_gangjobs.parameters.shorthands import ENV_PROCESSES, PYTHONS
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ def set_torchrun(task: Task, template: Any, workers: int, processes: Any = None)
         if workers == 1:
             task.parameters["rendezvous"] = True
         task.note("The program finds the gang in MASTER_ADDR, RANK, WORLD_SIZE, and the PET_ variables of torchrun")
-    known = {item["name"] for item in container.get("env", ())}
-    added = [{"name": name, "value": value} for name, value in options.items() if name not in known]
-    container["env"] = [*container.get("env", ()), *added]
+    added = [{"name": name, "value": value} for name, value in options.items()]
+    container["env"] = with_variables(container.get("env", []), added)
 
 
 def _without_torchrun(words: list[str], options: dict[str, str]) -> list[str]:

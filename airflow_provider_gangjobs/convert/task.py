@@ -94,6 +94,12 @@ def merged(parts: Sequence[Part]) -> list[Part]:
     return [Part(first.name, pods(size, template), first.host_prefix, first.host_suffix)]
 
 
+def with_variables(given: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the variables of both, and the given one of each name."""
+    names = {item["name"] for item in given}
+    return [*given, *(item for item in others if item["name"] not in names)]
+
+
 @dataclass
 class Task:
     """A task of the DAG, and what a person has to know about its conversion."""
@@ -162,7 +168,7 @@ class Task:
 
     def take_limits(self, spec: dict[str, Any]) -> None:
         """Move the time limits and the retries of an object into parameters."""
-        if self.is_queued:
+        if self.is_queued or not spec.get("suspend"):
             spec.pop("suspend", None)
         backoff, limit = spec.pop("backoffLimit", 0), spec.pop("activeDeadlineSeconds", None)
         ttl = spec.pop("ttlSecondsAfterFinished", None)

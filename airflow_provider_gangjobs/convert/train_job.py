@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.convert.job_set import template_of
 from airflow_provider_gangjobs.convert.mpi_job import set_mpi
 from airflow_provider_gangjobs.convert.pytorch_job import set_torchrun
-from airflow_provider_gangjobs.convert.task import Task
+from airflow_provider_gangjobs.convert.task import Task, with_variables
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.convert.documents import Document
@@ -37,7 +37,7 @@ def convert(document: Document) -> Task:
     template = templates.get(_NODE, {"spec": {"containers": [{"name": _NODE}]}})
     container = next(one for one in template["spec"]["containers"] if one["name"] == _NODE)
     container |= {field: trainer.pop(name) for name, field in _TRAINER.items() if name in trainer}
-    container["env"] = [*container.get("env", ()), *trainer.pop("env", ())]
+    container["env"] = with_variables(trainer.pop("env", []), container.get("env", []))
     if "image" not in container:
         remedy = f"Add what this prints to the files: kubectl get clustertrainingruntime {name} -o yaml"
         raise document.error(f"has no image, and its runtime {name} is not among the files", remedy, "runtimeRef")

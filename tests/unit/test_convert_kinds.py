@@ -288,7 +288,8 @@ def test_scheduler_and_other_jobs_of_a_runtime_are_those_of_its_train_job() -> N
 
 
 def test_train_jobs_of_one_runtime_change_nothing_of_each_other() -> None:
-    node = {"name": "node", "template": {"spec": {"template": pod(name="node", command=["base"])}}}
+    env = [{"name": "A", "value": "base"}, {"name": "C", "value": "d"}]
+    node = {"name": "node", "template": {"spec": {"template": pod(name="node", command=["base"], env=env)}}}
     runtime = workload(
         "trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime", template={"spec": {"replicatedJobs": [node]}}
     )
@@ -298,7 +299,10 @@ def test_train_jobs_of_one_runtime_change_nothing_of_each_other() -> None:
         for trainer in trainers
     ]
     tasks = tasks_of(convert({"w.yaml": yaml.safe_dump_all([runtime, *written])}).source)
-    assert [(task.command, task.env) for task in tasks.values()] == [(["first"], {"A": "b"}), (["base"], None)]
+    assert [(task.command, task.env) for task in tasks.values()] == [
+        (["first"], {"A": "b", "C": "d"}),
+        (["base"], {"A": "base", "C": "d"}),
+    ]
 
 
 def test_only_replica_finds_itself_by_the_variables_of_a_gang() -> None:
