@@ -34,12 +34,12 @@ _SECOND: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 def moved(value: Any, by: timedelta, key: str = "") -> Any:
-    """Return a JSON value with all of its times moved by whole seconds: RFC 3339, and deadlines."""
+    """Return a JSON value with all of its times moved by whole seconds: RFC 3339, deadlines, and starts of tries."""
     if isinstance(value, dict):
         return {name: moved(item, by, name) for name, item in value.items()}
     if isinstance(value, list):
         return [moved(item, by) for item in value]
-    if key == "deadline" and isinstance(value, float):
+    if key in ("deadline", "started") and isinstance(value, float):
         return value + by.total_seconds()
     if not isinstance(value, str):
         return value

@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.gang.outcome.outcomes import without_marks
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS, SERVICES, WORKLOADS, by_key
@@ -85,13 +84,14 @@ class OldTask:
     def context(self, *, is_retry: bool = False) -> Obj:
         """Return the context of the try of the file, or of the next one."""
         described = self.golden.data["task_instance"]
+        described = {**described, "start_date": datetime.fromisoformat(described["start_date"])}
         if is_retry:
             number = described["try_number"] + 1
-            described = {**described, "try_number": number, "id": f"01990000-0000-7000-8000-{number:012}"}
+            retry = {"try_number": number, "id": f"01990000-0000-7000-8000-{number:012}"}
+            described = {**described, **retry, "start_date": datetime.now(UTC)}
         ti = SimpleNamespace(
             **described,
             task=operator_of(self.golden),
-            start_date=None,
             xcom_push=lambda key, value: None,
             get_task_states=lambda **_: {described["run_id"]: {described["task_id"]: self.state}},
             get_dr_count=lambda **_: 1,
@@ -239,11 +239,6 @@ class OldTask:
         """Wait until all pods of the gang have a node."""
         size = len(self.golden.data["parameters"].get("roles", ())) or 1
         wait_for("placed pods", lambda: len(self.pods) >= size and all(p["spec"].get("nodeName") for p in self.pods))
-
-
-def without_marks_of(end: Obj) -> Obj:
-    """Return an end as a release writes it that does not mark the addresses of stored results."""
-    return {**end, "value": without_marks(json.loads(json.dumps(end["value"])))} if "value" in end else end
 
 
 def rank_of(pod: Obj) -> str:

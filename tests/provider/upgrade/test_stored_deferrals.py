@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.spec import Logs
 from tests.provider.test_log_streaming import Lines, copied_after
 from tests.provider.upgrade import golden
 from tests.provider.upgrade.golden import Golden, moved
-from tests.provider.upgrade.old_task import operator_of, place, without_marks_of
+from tests.provider.upgrade.old_task import operator_of, place
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_event_is_completed_with_the_same_result_or_error(
         assert _known(kwargs) == _known({**kwargs, **left["trigger_kwargs"]})
         assert end["deferred"].method_name == left["next_method"]
     else:
-        assert without_marks_of(end) == expected
+        assert end == expected
 
 
 @pytest.mark.parametrize("old", [each for each in FILES if "after evicted" in each.data["deferrals"]], ids=str)

@@ -162,10 +162,11 @@ class Story:
             "try_number": self.tries,
             "max_tries": 3,
         }
-        self.data["task_instance"] = described
+        start = datetime.now(UTC).replace(microsecond=0)
+        self.data["task_instance"] = {**described, "start_date": start.isoformat()}
         self.ti = SimpleNamespace(
             **described,
-            start_date=datetime.now(UTC),
+            start_date=start,
             xcom_push=self.xcoms.__setitem__,
             get_task_states=lambda **_: {described["run_id"]: {described["task_id"]: self.state}},
             get_dr_count=lambda **_: 1,
