@@ -2,7 +2,8 @@
 
     make release VERSION=0.1.0
 
-1. The version and the top entry of CHANGELOG.md are the same, and so is the tag, if there is one, of this commit.
+1. The version and the top entry of CHANGELOG.md are the same, and so is the tag, if there is one, of this commit. The
+   version has golden files, so that each later release is tested with gangs that this release has left in flight.
 2. The sdists and the wheels of both distributions are built into dist/. Each wheel is built from its unpacked sdist.
 3. The wheels are installed into new environments: the provider beside Airflow, and the sandbox alone.
 4. The first commands of the README run in a new environment, which gets both distributions from dist/.
@@ -26,6 +27,7 @@ PACKAGES = {"airflow_provider_gangjobs": PROJECT, "gangjobs_sandbox": PROJECT / 
 """Where each distribution is built, by the name of its package, which is also how its files are named."""
 VERSION_LINE = re.compile(r'^__version__ = "([^"]+)"$', flags=re.MULTILINE)
 ENTRY = re.compile(r"^## \[([^\]]+)\]", flags=re.MULTILINE)
+GOLDEN_FILES = "tests/provider/upgrade"
 QUICK_TESTS = ("tests/unit", "tests/provider/test_operator_run.py")
 
 
@@ -68,6 +70,8 @@ def check(project: Path, version: str) -> None:
     entry = ENTRY.search((project / "CHANGELOG.md").read_text())
     if entry is None or entry[1] != version:
         raise ReleaseError(f"the top entry of CHANGELOG.md is [{entry and entry[1]}], not [{version}]")
+    if not any((project / GOLDEN_FILES / version).glob("*.json")):
+        raise ReleaseError(f"{GOLDEN_FILES}/{version} is missing: python -m tests.provider.upgrade.write {version}")
     if changed := git(project, "status", "--porcelain"):
         raise ReleaseError(f"there are changes that are not committed:\n{changed}")
     tag = f"v{version}"

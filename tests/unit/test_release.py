@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.release import PACKAGES, ReleaseError, check
+from scripts.release import GOLDEN_FILES, PACKAGES, ReleaseError, check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +25,8 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text('__version__ = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [1.2.3] - 2026-11-30\n\n## [1.2.2] - 2026-10-01\n")
+    (tmp_path / GOLDEN_FILES / "1.2.3").mkdir(parents=True)
+    (tmp_path / GOLDEN_FILES / "1.2.3" / "train.json").write_text("{}")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
     return tmp_path
@@ -53,6 +55,13 @@ def test_other_top_entry_of_the_changelog_is_refused(project: Path, heading: str
     (project / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
     commit(project)
     with pytest.raises(ReleaseError, match=r"the top entry of CHANGELOG\.md is"):
+        check(project, "1.2.3")
+
+
+def test_version_without_golden_files_is_refused(project: Path) -> None:
+    (project / GOLDEN_FILES / "1.2.3" / "train.json").unlink()
+    commit(project)
+    with pytest.raises(ReleaseError, match=r"python -m tests\.provider\.upgrade\.write 1\.2\.3"):
         check(project, "1.2.3")
 
 
