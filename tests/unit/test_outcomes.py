@@ -85,6 +85,10 @@ ENDINGS = {
         pod().on("n").failed(143, when=62).deleted(asked=64, grace=0),
         OutcomeKind.DELETED,
     ),
+    "killed by itself, and deleted long after": (
+        pod().on("n").failed(137, when=62).deleted(asked=1000, grace=0),
+        OutcomeKind.FAILED,
+    ),
     "out of memory, deleted later": (
         pod().on("n").failed(137, when=62, reason="OOMKilled").deleted(asked=64, grace=0),
         OutcomeKind.FAILED,
@@ -99,11 +103,11 @@ ENDINGS = {
     ),
     "evicted through the API": (pod().on("n").failed(143).disrupted("EvictionByEvictionAPI", 60), OutcomeKind.EVICTED),
     "its own failure, and evicted later by a drain": (
-        pod().on("n").failed(1, when=60).deleted(asked=90).disrupted("EvictionByEvictionAPI", 90),
+        pod().on("n").failed(1, when=60).deleted(asked=90, grace=0).disrupted("EvictionByEvictionAPI", 90),
         OutcomeKind.FAILED,
     ),
     "its own failure, and its node was tainted later": (
-        pod().on("n").failed(137, when=60).deleted(asked=90).disrupted("DeletionByTaintManager", 90),
+        pod().on("n").failed(137, when=60).deleted(asked=900, grace=0).disrupted("DeletionByTaintManager", 900),
         OutcomeKind.FAILED,
     ),
     "ended by a drain, by a clock that is behind": (
@@ -119,7 +123,7 @@ ENDINGS = {
         OutcomeKind.EVICTED,
     ),
     "failed before it was drained, in an init container": (
-        _failed_at_init(pod().on("n"), when=60).deleted(asked=90).disrupted("EvictionByEvictionAPI", 90),
+        _failed_at_init(pod().on("n"), when=60).deleted(asked=90, grace=0).disrupted("EvictionByEvictionAPI", 90),
         OutcomeKind.FAILED,
     ),
     "preempted while it ran, after an init container had been restarted": (

@@ -84,6 +84,8 @@ _BY_POD_REASON: Final = {
 # Part of the message of a pod that the kubelet refused because its node lacks resources (`nodeConditionMessageFmt` in
 # pkg/kubelet/eviction/helpers.go). Such a pod has the reason `Evicted` and no condition DisruptionTarget.
 _REFUSED_UNDER_PRESSURE: Final = "The node had condition: "
+REMOVED_WITHIN: Final = timedelta(minutes=5)
+"""In what time the kubelet removes a pod that was deleted: its containers have ended, and it unmounts the volumes."""
 CLOCKS_DIFFER_MAX: Final = timedelta(seconds=10)
 """By how much the clock of a node, which times the ends of containers, may differ from that of the control plane."""
 
@@ -343,8 +345,10 @@ def _was_deleted_first(pod: PodView, terminated: Terminated | None) -> bool:
         return True
     # Times have whole seconds. If both times are equal, only the signal that the kubelet sends shows that the deletion
     # came first. The signal also decides if the kubelet has finished with the pod: it deletes the pod with a grace
-    # period of 0, and the time of this deletion overwrites the time of the first request.
-    is_overwritten = pod.metadata.deletion_grace_period_seconds == 0 and terminated.reason != "OOMKilled"
+    # period of 0, and the time of this deletion overwrites the time of the first request. The API server gives the same
+    # grace period to every deletion of a pod that has ended, which may come much later.
+    has_no_grace = pod.metadata.deletion_grace_period_seconds == 0 and terminated.reason != "OOMKilled"
+    is_overwritten = has_no_grace and requested - terminated.finished_at < REMOVED_WITHIN
     return (terminated.finished_at == requested or is_overwritten) and _signal(terminated) in {SIGTERM, SIGKILL}
 
 
