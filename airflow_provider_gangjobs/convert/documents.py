@@ -66,10 +66,10 @@ class Document(Struct, frozen=True):
         metadata = self.data.get("metadata", {})
         return str(metadata.get("name") or str(metadata.get("generateName", "")).rstrip("-"))
 
-    def line_of(self, part: str) -> int:
-        """Return the first line of the object that has this text, or else the line in which the object begins."""
+    def line_of(self, *parts: str) -> int:
+        """Return the first line of the object that has one of the texts, or else the line where the object begins."""
         lines = enumerate(self.text.splitlines()[self.line - 1 :], self.line)
-        return next((number for number, line in lines if part in line), self.line)
+        return next((number for number, line in lines if any(part in line for part in parts)), self.line)
 
     def require_values(self) -> None:
         """Check that no field has a placeholder in place of its value.
@@ -132,7 +132,7 @@ def _objects(document: Document) -> Iterator[Document]:
             if not isinstance(item, dict):
                 raise document.error("has an item that is no object", "Correct the List", "items")
             for each in _objects(replace(document, data=item)):
-                yield replace(each, line=each.line_of(each.name))
+                yield replace(each, line=each.line_of(f"name: {each.name}", f'"{each.name}"'))
     elif (
         isinstance(data.get("kind"), str) and isinstance(data.get("apiVersion"), str) and isinstance(metadata, Mapping)
     ):

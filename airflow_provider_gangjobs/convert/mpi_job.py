@@ -29,7 +29,8 @@ def convert(document: Document) -> Task:
     replicas = spec.pop("mpiReplicaSpecs")
     worker = replicas.get("Worker", replicas["Launcher"])
     slots, policy = spec.pop("slotsPerWorker", 1), dict(spec.pop("runPolicy", {}))
-    set_mpi(task, template_of(replicas["Launcher"]), template_of(worker), worker.get("replicas", 1), slots)
+    workers = worker.get("replicas", 1) + spec.pop("runLauncherAsWorker", False)
+    set_mpi(task, template_of(replicas["Launcher"]), template_of(worker), workers, slots)
     task.take_limits(policy)
     task.leave_out({**policy, **spec})
     return task

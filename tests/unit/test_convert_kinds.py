@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +333,22 @@ def test_role_without_pods_is_left_out_and_named(written: Any) -> None:
     (task,) = tasks_of(conversion.source).values()
     assert (task.roles, task.workers, task.command) == (None, None, ["a"])
     assert "  b is left out: it has no pods" in conversion.summary
+
+
+def test_launcher_that_is_a_worker_is_one_more_rank() -> None:
+    replicas = {"Launcher": {"template": pod()}, "Worker": {"replicas": 2, "template": pod()}}
+    written = workload("kubeflow.org/v2beta1 MPIJob", runLauncherAsWorker=True, mpiReplicaSpecs=replicas)
+    (task,) = tasks_of(convert({"w.yaml": yaml.safe_dump(written)}).source).values()
+    assert task.workers == 3
+
+
+@pytest.mark.parametrize("dump", [partial(yaml.safe_dump, sort_keys=False), partial(json.dumps, indent=1)])
+def test_item_of_a_list_is_named_with_its_line(dump: Any) -> None:
+    items = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, **pod()} for name in ("a", "p")]
+    text = dump({"apiVersion": "v1", "kind": "List", "items": items})
+    heads = [line for line in convert({"w": text}).summary if line.startswith("w: ")]
+    numbers = [int(head.split()[2].rstrip(":")) for head in heads]
+    assert [text.splitlines()[number - 1].replace('"', "").strip() for number in numbers] == ["name: a", "name: p"]
 
 
 def test_mpi_job_runs_the_command_of_its_launcher_on_rank_0() -> None:
