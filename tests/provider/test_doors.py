@@ -227,7 +227,7 @@ class Lister:
             labels = {LABEL_GANG: REF.name, LABEL_PURPOSE: ObjectPurpose.LEDGER, LABEL_JOB_UID: REF.uid}
             outcomes = [outcome_of(one.view()) for one in case.ended]
             data = {one.uid: encode(one) for one in outcomes}
-            found["configmaps"] = [{"metadata": {"name": "ledger", "labels": labels}, "data": data}]
+            found["configmaps"] = [{"metadata": {"name": f"{REF.name}-ledger-0", "labels": labels}, "data": data}]
         for resource, objects in found.items():
             for one in objects:
                 # Each gang has its own names and uids.
