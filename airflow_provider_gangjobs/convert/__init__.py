@@ -7,6 +7,7 @@ named with what to write in its place.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -31,7 +32,7 @@ from airflow_provider_gangjobs.kube.text import pluralize, to_printable_line
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.convert.task import Task
 
@@ -92,7 +93,8 @@ def convert(texts: Mapping[str, str]) -> Conversion:
 
 def _cure(document: Document) -> str:
     """Return what to do with an object that stands beside the workloads."""
-    is_of_peers = document.data.get("spec", {}).get("clusterIP") == "None"
+    spec = document.data.get("spec")
+    is_of_peers = isinstance(spec, Mapping) and spec.get("clusterIP") == "None"
     serves = document.kind.startswith("apps/") or (document.kind == "v1 Service" and not is_of_peers)
     return "Create it beforehand, as with kubectl" if serves else lead_to(document.data)
 

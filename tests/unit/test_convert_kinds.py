@@ -249,6 +249,10 @@ LEFT_OUT = {
         [PODS, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"}, "spec": {}}],
         "v1 Service db (w.yaml, line 14) is not converted. Create it beforehand",
     ),
+    "an object beside the workloads whose spec is empty": (
+        [PODS, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"}, "spec": None}],
+        "v1 Service db (w.yaml, line 14) is not converted. Create it beforehand",
+    ),
 }
 
 
