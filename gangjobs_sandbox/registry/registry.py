@@ -259,14 +259,15 @@ class Registry:
         grace_period_s: int | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Evict a pod, as `pods/eviction` does: add the condition DisruptionTarget and delete the pod.
+        """Evict a pod, as `pods/eviction` does: add the condition DisruptionTarget, also if the pod has ended, and
+        delete the pod.
 
         Raises:
             StatusError: 404 the object does not exist, 409 a precondition does not hold.
         """
         pod = self.get(PODS, name, namespace)
         deletion.check_preconditions(PODS, pod, DeleteOptions(uid=uid))
-        if not dry_run and not pods.is_terminal(pod):
+        if not dry_run:
             self.store.put(PODS, pods.disrupted(pod, timestamp(self.clock.now())))
         return self.delete(PODS, name, namespace, uid=uid, grace_period_s=grace_period_s, dry_run=dry_run)
 

@@ -221,6 +221,19 @@ async def test_eviction_sets_the_reason_and_deletes(server: ApiServer) -> None:
     await server.delete(server.core("pods", "a"), gracePeriodSeconds=0)
 
 
+async def test_eviction_marks_also_a_pod_that_has_ended(server: ApiServer) -> None:
+    held = pod(nodeName="n1")
+    held["metadata"]["finalizers"] = ["example.org/held"]
+    await server.create(server.core("pods"), held)
+    await server.patch(server.core("pods", "a", "status"), {"status": {"phase": "Failed"}})
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
+    await server.http.post(server.core("pods", "a", "eviction"), json=eviction)
+    evicted = await server.get(server.core("pods", "a"))
+    assert "EvictionByEvictionAPI" in {c.get("reason") for c in evicted["status"]["conditions"]}
+    assert evicted["metadata"]["deletionGracePeriodSeconds"] == 0
+    await server.patch(server.core("pods", "a"), {"metadata": {"finalizers": None}})
+
+
 async def test_gated_pod_has_a_condition(server: ApiServer) -> None:
     created = await server.create(server.core("pods"), pod(schedulingGates=[{"name": "example.org/gate"}]))
     assert [(c["type"], c["reason"]) for c in created["status"]["conditions"]] == [("PodScheduled", "SchedulingGated")]

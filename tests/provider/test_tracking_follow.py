@@ -292,6 +292,20 @@ async def test_job_that_its_ttl_removes_has_succeeded(plane):
 
 
 @in_virtual_time
+async def test_rank_that_failed_before_its_node_was_drained_is_no_disruption(plane):
+    """No triggerer ran meanwhile, so the finalizer has held the pod."""
+    ref = plane.submit(workers=2)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish("train", 1, exit_code=3)
+    await asyncio.sleep(60)
+    plane.registry.evict(plane.pod("train", 1)["metadata"]["name"], "default")
+    conditions = plane.pod("train", 1)["status"]["conditions"]
+    assert "EvictionByEvictionAPI" in {one.get("reason") for one in conditions}
+    event = await Follower(plane, ref).event()
+    assert (event.status, event.reason) == (Status.FAILED, "AppFailed")
+
+
+@in_virtual_time
 async def test_pod_deleted_by_a_person_is_reported_as_deleted(plane):
     following = Follower(plane, plane.submit(workers=3))
     await plane.until(lambda: plane.running_ranks() == 3)
