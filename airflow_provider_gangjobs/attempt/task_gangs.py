@@ -178,6 +178,21 @@ class TaskGangs:
             cause, advice = (ENDED, ENDED_ADVICE) if unconfirmed.has_ended else (UNKNOWN, UNKNOWN_ADVICE)
             raise SubmissionFailed(f"task {self.key.dag_id}.{self.key.task_id}", STEP, cause, advice=advice) from None
 
+    async def note_secrets(self, service: GangService, ref: GangRef, spec: GangSpec | None = None) -> bool | None:
+        """Let the Job say where its gang has secrets, and return `TriggerArgs.secrets`.
+
+        :param spec: The spec of the gang, if this process has rendered it. Without secrets it costs no request.
+        """
+        from airflow_provider_gangjobs.airflow_api.task_log import find_secrets, mask
+        from airflow_provider_gangjobs.jobs.gang_secrets import has_secrets, write_places
+
+        if spec is not None and not has_secrets(spec, mask):
+            return False
+        has_any = await write_places(service.client, ref, find_secrets)
+        if has_any is None:
+            self.log.warning("Where gang %s has secrets is not known, so only a worker shows its logs and its end", ref)
+        return has_any
+
     @contextmanager
     def session(self) -> Iterator[GangSession]:
         """Send all requests in the block over one client: over the open one, or over one that the block closes."""

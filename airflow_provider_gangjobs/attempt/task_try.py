@@ -180,11 +180,12 @@ class TaskTry:
                     self.log.warning("%s", running)
                     self._wait_for_previous(running)
         log_submission(self.task, submission, self.log, server_software=self.gangs.server_software)
-        if submission.names_secrets:
-            self._secrets[submission.ref] = True
-        else:
-            self._note_secrets(submission.ref, None if submission.has_other_parameters else spec)
+        own_spec = None if submission.has_other_parameters else spec
+        self._secrets[submission.ref] = submission.names_secrets or self._note_secrets(submission.ref, own_spec)
         return submission
+
+    def _note_secrets(self, ref: GangRef, spec: GangSpec | None = None) -> bool | None:
+        return self.gangs.call(lambda service: self.gangs.note_secrets(service, ref, spec))
 
     @contextmanager
     def _refusal_is_kept(self) -> Iterator[None]:
@@ -260,7 +261,9 @@ class TaskTry:
 
     def _defer(self, args: TriggerArgs, *, for_previous: bool = False) -> NoReturn:
         if not for_previous:
-            secrets = self._secrets[args.ref] if args.ref in self._secrets else self._note_secrets(args.ref)
+            if args.ref not in self._secrets:
+                self._secrets[args.ref] = self._note_secrets(args.ref)
+            secrets = self._secrets[args.ref]
             folder = self.storages.own_result_folder
             end = None if secrets is None else trigger_end(self.task, self.ti, folder, self.log)
             args = replace(args, end=end, secrets=secrets)
@@ -268,22 +271,6 @@ class TaskTry:
             args, self.task.execution_timeout, self.ti.start_date, server_ahead_s=self.gangs.server_ahead_s
         )
         self.operator.defer_for(args, backstop, for_previous=for_previous)
-
-    def _note_secrets(self, ref: GangRef, spec: GangSpec | None = None) -> bool | None:
-        """Let the Job say where its gang has secrets, and return `TriggerArgs.secrets`.
-
-        :param spec: The spec of the gang, if this try has rendered it. Without secrets it costs no request.
-        """
-        from airflow_provider_gangjobs.airflow_api.task_log import find_secrets, mask
-        from airflow_provider_gangjobs.jobs.gang_secrets import has_secrets, write_places
-
-        has_any = None if spec is None else has_secrets(spec, mask)
-        if has_any is not False:
-            has_any = self.gangs.call(lambda service: write_places(service.client, ref, find_secrets))
-        if has_any is None:
-            self.log.warning("Where gang %s has secrets is not known, so only a worker shows its logs and its end", ref)
-        self._secrets[ref] = has_any
-        return has_any
 
     def _args_of(self, gang: Submission | StoredGang | GangEvent, disruptions: int) -> TriggerArgs:
         return trigger_args(

@@ -15,6 +15,7 @@ from airflow.executors.workloads.task import TaskInstanceDTO
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.taskinstance import uuid7
 from airflow.sdk import DAG
+from airflow.sdk._shared.secrets_masker import mask_secret, reset_secrets_masker
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_gangjobs.airflow_api.task_state import reason_to_start_in_worker
@@ -147,6 +148,24 @@ async def test_failure_is_reported_by_the_next_triggerer_and_the_gang_is_not_run
 
     assert (first.status, again.status, again.ref) == (Status.FAILED, Status.FAILED, first.ref)
     assert len(task.jobs(embedded)) == 1
+
+
+async def test_triggerer_that_adopts_a_gang_masks_the_secret_that_its_ranks_have(
+    connection: str,
+) -> None:
+    """The variable of a template was changed since another triggerer has submitted the gang."""
+    secret, script = "first-secret-77", 'printf "ValueError: %s" "$A" >&2; exit 3'
+    reset_secrets_masker()
+    mask_secret(secret)
+    task = Deferred(connection, script, env={"A": secret})
+    first = json.dumps(await task.event())
+    reset_secrets_masker()  # as in a process of its own
+    task.stored = Deferred(connection, script, env={"A": "later-secret-88"}).stored
+
+    second = json.dumps(await task.event())
+
+    reset_secrets_masker()
+    assert ("ValueError: ***" in first, "ValueError: ***" in second) == (True, True), second
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs.airflow_api.task_context import OnlyInWorkerError, describes_tasks, template_context
 from airflow_provider_gangjobs.airflow_api.task_end import push_xcom
-from airflow_provider_gangjobs.airflow_api.task_log import find_secrets, is_for_users, log_failure, mask
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, log_failure
 from airflow_provider_gangjobs.airflow_api.task_state import UNKNOWN, is_kill, read_task_state
 from airflow_provider_gangjobs.attempt.deferral import (
     ALARM_MARGIN_PART,
@@ -50,7 +50,6 @@ from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, Submiss
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.jobs.gang_secrets import has_secrets, write_places
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError, task_parameters
@@ -175,8 +174,8 @@ class GangStart:
             self._rendered = rendered = await sync_to_async(self._render)()
             self._forget_dag()
             async with loop_local(_Turns).take(rendered.task.kubernetes_conn_id):
-                gangs, submission = await self._begin(rendered)
-            return await self._started(rendered, gangs, submission)
+                gangs, submission, secrets = await self._begin(rendered)
+            return await self._started(rendered, gangs, submission, secrets)
         except NeedsWorkerError:
             raise
         except (OnlyInWorkerError, PreviousAttemptRunning, SubmissionConflict) as error:
@@ -189,8 +188,8 @@ class GangStart:
             why = str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer"
             raise NeedsWorkerError(why) from error
 
-    async def _begin(self, rendered: RenderedTask) -> tuple[TaskGangs, Submission]:
-        """Submit the gang."""
+    async def _begin(self, rendered: RenderedTask) -> tuple[TaskGangs, Submission, bool | None]:
+        """Submit the gang, and return `TriggerArgs.secrets`, too."""
         hook = GangJobHook(rendered.task.kubernetes_conn_id)
         config = await hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         gangs = TaskGangs.in_cluster(
@@ -210,9 +209,12 @@ class GangStart:
                 installation=gangs.key.installation,
             )
             submission = await self._create_or_adopt(service, gangs, rendered)
+            # Another triggerer may have submitted the gang with values that its variables had then.
+            own_spec = None if submission.has_other_parameters else rendered.spec
+            secrets = submission.names_secrets or await gangs.note_secrets(service, submission.ref, own_spec)
             gangs.server_software = service.client.server_software
             gangs.server_ahead_s = service.client.server_clock.ahead_s or 0.0
-            return gangs, submission
+            return gangs, submission, secrets
 
     async def _create_or_adopt(self, service: GangService, gangs: TaskGangs, rendered: RenderedTask) -> Submission:
         """Submit the gang as a worker does.
@@ -236,11 +238,11 @@ class GangStart:
             if deletes and await self._is_killed_task(rendered):  # or a worker of the same try goes on with the gang
                 await self._end(service, gangs, ENDED)
             raise
-        if has_secrets(rendered.spec, mask):
-            await write_places(service.client, submission.ref, find_secrets)
         return submission
 
-    async def _started(self, rendered: RenderedTask, gangs: TaskGangs, submission: Submission) -> StartedGang:
+    async def _started(
+        self, rendered: RenderedTask, gangs: TaskGangs, submission: Submission, secrets: bool | None
+    ) -> StartedGang:
         """Tell the gang to the log and to XCom, and return what the trigger waits for.
 
         This takes no turn of a start, because it waits for Airflow's supervisor and not for the API server.
@@ -254,7 +256,7 @@ class GangStart:
         args = trigger_args(
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
-        args = replace(args, end=rendered.end)
+        args = replace(args, secrets=secrets, end=None if secrets is None else rendered.end)
         return StartedGang(self._with_timeout(args, rendered.task, gangs.server_ahead_s), rendered.until)
 
     def _with_timeout(self, args: TriggerArgs, task: TaskParameters, server_ahead_s: float) -> TriggerArgs:
