@@ -360,7 +360,7 @@ class Completion:
         from airflow_provider_gangjobs.ending.deliver import deliver
 
         event, claim = self.event, self.gangs.claim
-        version = event.job_version if event.claim == claim else ""
+        version = event.version_with(claim)
         self._call_or_warn(
             "delivered",
             lambda service: deliver(

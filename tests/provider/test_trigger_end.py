@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.airflow_api.task_end import reasons_for_worker
 from airflow_provider_gangjobs.attempt import metrics
 from airflow_provider_gangjobs.attempt.deferral import TriggerEnd
 from airflow_provider_gangjobs.attempt.triggerer import gang_completion
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import LogChannel
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.ending.deliver import deliver
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
@@ -337,6 +338,33 @@ def test_logs_that_another_triggerer_has_copied_have_a_note(
     assert (note in first, note in second) == (False, True)
 
 
+def test_logs_that_a_triggerer_has_copied_before_it_was_stopped_have_a_note(task: TaskMaker, run: Any) -> None:
+    """Airflow gives the triggers of a triggerer that is stopped to another one within seconds."""
+    note, one = "lines appear a second time", make(task, on_finish="keep")
+
+    _, first = run(one, then="up_for_retry")
+    _, second = run(one, then="up_for_retry")
+
+    assert (note in first, note in second) == (False, True)
+
+
+@pytest.mark.parametrize(("logs", "is_told"), [("all", True), ("none", False)])
+def test_logs_that_a_worker_copies_after_the_triggerer_has_copied_them_have_a_note(
+    task: TaskMaker, run: Any, monkeypatch: pytest.MonkeyPatch, logs: str, is_told: bool
+) -> None:
+    async def drain(channel: LogChannel, within_s: float = 0.0) -> bool:
+        if within_s:
+            raise TimeoutError  # as at the limit of the whole end
+        return True
+
+    monkeypatch.setattr(LogChannel, "drain", drain)
+
+    event, log = run(make(task, logs=logs))
+
+    assert event.payload["status"] == "succeeded"
+    assert ("appear a second time" in log) is is_told
+
+
 def test_dag_processor_has_no_callback_of_the_provider() -> None:
     assert operator(GangJobOperator).on_success_callback == []
 
@@ -470,18 +498,32 @@ def test_what_only_the_running_airflow_knows_is_told_when_the_task_defers(
     assert (len(told), named in told[0]) == (1, True)
 
 
-def test_value_over_which_a_task_is_mapped_has_its_length(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
-    class Mapped(type(make(task)).kind):  # type: ignore[misc]
+def mapped_over(one: Task) -> Task:
+    """Let another task be mapped over the value of this task."""
+
+    class Mapped(one.kind):  # type: ignore[misc, name-defined]
         def iter_mapped_dependants(self) -> Any:
             return iter([object()])
 
-    one = make(task)
     one.kind = Mapped
+    return one
 
-    event, log = run(one)
+
+def test_value_over_which_a_task_is_mapped_has_its_length(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
+    event, log = run(mapped_over(make(task)))
 
     assert isinstance(event, TaskSuccessEvent), log
     assert supervisor.columns["return_value"] == (-1, 2, False)
+
+
+@pytest.mark.parametrize("given", [{"do_xcom_push": False}, {"results": "none"}], ids=["not pushed", "none"])
+def test_worker_refuses_the_end_without_the_value_over_which_a_task_is_mapped(
+    task: TaskMaker, supervisor: Supervisor, run: Any, given: dict[str, Any]
+) -> None:
+    event, log = run(mapped_over(make(task, **given)))
+
+    assert (event.payload["status"], supervisor.xcoms) == ("succeeded", {})
+    assert "another task is mapped over its value" in log
 
 
 def test_argument_of_a_later_release_is_ignored() -> None:

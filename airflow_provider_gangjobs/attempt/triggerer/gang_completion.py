@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.service import GangService
 
 FIRST_REQUEST_S: Final = 30.0
 """How long an end waits for the first answer of Airflow to this process; see `ask_airflow_once`."""
@@ -69,8 +70,11 @@ LOG_BYTES_MAX: Final = 256 * 1024
 LOG_LINES_MAX: Final = 2000
 """How much of the logs of one gang a trigger copies. Airflow reads some hundred lines a second from a triggerer."""
 LATE_S: Final = 20.0
-"""How long after the end of its gang an end may begin before another triggerer may have begun it. Airflow gives the
-triggers of a lost triggerer to another one after `[triggerer] triggerer_health_check_threshold`, by default 30 s."""
+"""How long after the end of its gang an end may begin before another triggerer may have begun it while this one was
+stopped. Airflow gives the triggers of a triggerer that is silent to another one after `[triggerer]
+triggerer_health_check_threshold`, by default 30 s. It does so at once with those of a triggerer that is stopped."""
+CLOCK_ERROR_S: Final = 2.0
+"""How far the end of the gang and the time of the API server may be wrong, which are known in whole seconds."""
 PUSHES_AT_ONCE_MAX: Final = 3
 """How many gangs of an event loop push their XComs at once. Airflow's supervisor answers in the order of the requests,
 and the message with the events of all triggers is one of them: it must not wait for the XComs of a hundred gangs."""
@@ -113,29 +117,28 @@ def ask_airflow_once(args: TriggerArgs, ti: Any) -> None:
         limits.first_request = asyncio.create_task(read_task_state(ti, cast("Logger", _log)), name="first request")
 
 
-async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger, seen: SeenEnd | None) -> bool:
+async def complete(
+    args: TriggerArgs, event: GangEvent, ti: Any, log: Logger, seen: SeenEnd | None, *, began: float
+) -> bool:
     """Do what a worker does at the end of a gang, up to the success. Return false if a worker must end the task.
 
     The log says where the task ends, and why. Raises only when it is cancelled. Safe to repeat.
 
     :param ti: The task instance of the trigger.
     :param seen: What the wait has seen of the end of the gang; `None` if nothing.
+    :param began: When the trigger began, by the clock of the running loop.
     """
     if args.end is None:
         return False
-    within_s = _end_within_s(args)
+    within_s = END_WITHIN_S if args.deadline is None else END_WITH_DEADLINE_WITHIN_S
+    completion = _Completion(args, ti, log, seen or SeenEnd(), began)
     try:
         if event.status is not Status.SUCCEEDED:
             raise _NeedsWorkerError("the gang has not succeeded")
         if (first := loop_local(_Limits).first_request) is not None:
             await asyncio.wait({first}, timeout=FIRST_REQUEST_S)
         async with asyncio.timeout(within_s):
-            end = TriggerEnd.of(args.end)
-            config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
-            async with shared_service(config) as gangs:
-                if not await learn_secrets(gangs.client, args.ref, args.secrets):
-                    raise _NeedsWorkerError("the secrets of the gang are not known in the triggerer")
-                await _Completion(args, end, event, ti, log, seen or SeenEnd()).run(gangs)
+            await completion.run(event, TriggerEnd.of(args.end))
     except TimeoutError:
         why = f"the end was not complete within {within_s:.0f} s"
     except _NeedsWorkerError as needed:
@@ -146,65 +149,78 @@ async def complete(args: TriggerArgs, event: GangEvent, ti: Any, log: Logger, se
     else:
         return True
     log.info("A worker ends the task of gang %s: %s", args.ref, mask(why))
+    if completion.has_copied_logs:
+        log.warning("The worker copies the logs again, so lines appear a second time")
     return False
 
 
-def _end_within_s(args: TriggerArgs) -> float:
-    return END_WITHIN_S if args.deadline is None else END_WITH_DEADLINE_WITHIN_S
-
-
+@dataclass
 class _Completion:
     """One end of one gang that has succeeded."""
 
-    def __init__(
-        self, args: TriggerArgs, end: TriggerEnd, event: GangEvent, ti: Any, log: Logger, seen: SeenEnd
-    ) -> None:
-        self._args = args
-        self._end = end
-        # A worker reads the event from JSON.
-        self._event = mask_event(GangEvent.from_payload(mask_event(event).to_payload()))
-        self._ti = ti
-        self._log = log
-        self._seen = seen
+    args: TriggerArgs
+    ti: Any
+    log: Logger
+    seen: SeenEnd
+    began: float
+    has_copied_logs: bool = field(default=False, init=False)
+    """The log of the task has lines of the ranks that a worker would copy again."""
 
-    async def run(self, gangs: GangService) -> None:
+    async def run(self, event: GangEvent, end: TriggerEnd) -> None:
         """Push the XComs and copy the logs.
 
         Raises:
             Exception: a worker must end the task.
         """
-        end, limits = self._end, loop_local(_Limits)
-        is_late = self._is_late(gangs)
-        outcomes, value = await self._result(gangs)
-        is_mapped_over = end.pushes_xcoms and end.is_mapped_over
-        if is_mapped_over and not is_mappable(value):
+        config = await self.args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
+        async with shared_service(config) as gangs:
+            if not await learn_secrets(gangs.client, self.args.ref, self.args.secrets):
+                raise _NeedsWorkerError("the secrets of the gang are not known in the triggerer")
+            # A worker reads the event from JSON.
+            event = mask_event(GangEvent.from_payload(mask_event(event).to_payload()))
+            lines = await self._push_results(gangs.client, event, end)
+        for note in event.notes:
+            self.log.warning("%s", note)
+        self.has_copied_logs = bool(lines)
+        await self._write(lines)
+        log_use(event, self.log)
+        self.log.info("Gang %s has succeeded. Its task ends in the triggerer, without a worker", self.args.ref)
+        if not await log_channel().drain(END_WITHIN_S) and end.logs is not Logs.NONE:
+            raise _NeedsWorkerError("Airflow may not have read all lines of its logs")
+
+    async def _push_results(self, client: Client, event: GangEvent, end: TriggerEnd) -> Sequence[str]:
+        """Push the XComs, and return the lines of the logs that were not streamed."""
+        limits, may_be_begun = loop_local(_Limits), self._may_be_begun(client, event)
+        evidence = await collect_outcomes(client, event, self.seen.outcomes)
+        if not evidence.is_complete or evidence.held:
+            raise _NeedsWorkerError("not every outcome of its ranks is recorded")
+        value = None
+        if end.results is not Results.NONE:
+            value = value_of(event, evidence, end.results, limit=end.results_limit, folder=end.result_folder)
+        if end.is_mapped_over and not (end.pushes_xcoms and is_mappable(value)):
             raise _NeedsWorkerError("another task is mapped over its value, which has no length")
         lines: Sequence[str] = ()
         if end.logs is not Logs.NONE:
             async with limits.logs:
-                lines = await self._read_logs(gangs, outcomes)
+                lines = await self._read_logs(client, event, end, evidence.outcomes)
         async with limits.pushes:
-            was_begun = is_late and (not end.pushes_xcoms or await has_xcom(self._ti, XCOM_END))
-            if not await awaits_delivery(gangs.client, self._args.ref, self._args.claim):
+            was_begun = may_be_begun and (not end.pushes_xcoms or await has_xcom(self.ti, XCOM_END))
+            if not await awaits_delivery(client, self.args.ref, self.args.claim):
                 raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
             if end.pushes_xcoms:
-                await self._push_xcoms(value, len(value) if is_mapped_over else None)
-        for note in self._event.notes:
-            self._log.warning("%s", note)
+                await self._push_xcoms(event, value, end)
         if lines and was_begun:
-            self._log.warning("Another triggerer may have copied these logs before, so lines appear a second time")
-        await self._write(lines)
-        log_use(self._event, self._log)
-        self._log.info("Gang %s has succeeded. Its task ends in the triggerer, without a worker", self._args.ref)
-        if not await log_channel().drain(_end_within_s(self._args)) and end.logs is not Logs.NONE:
-            raise _NeedsWorkerError("Airflow may not have read all lines of its logs, which appear a second time")
+            self.log.warning("Another triggerer may have copied these logs before, so lines appear a second time")
+        return lines
 
-    def _is_late(self, gangs: GangService) -> bool:
-        """Return whether the gang has ended so long ago that another triggerer may have begun this end."""
-        ended, now = self._event.times.get("ended"), gangs.client.server_clock.now()
-        return ended is not None and (now - ended).total_seconds() > LATE_S
+    def _may_be_begun(self, client: Client, event: GangEvent) -> bool:
+        """Return whether another triggerer may have begun this end: before this trigger, or while it was stopped."""
+        ended, running_s = event.times.get("ended"), asyncio.get_running_loop().time() - self.began
+        if ended is None:
+            return True
+        return (client.server_clock.now() - ended).total_seconds() > min(LATE_S, running_s - CLOCK_ERROR_S)
 
-    async def _push_xcoms(self, value: Any, mapped_length: int | None) -> None:
+    async def _push_xcoms(self, event: GangEvent, value: Any, end: TriggerEnd) -> None:
         """Push the XComs at the same time, because each of them waits for its turn at Airflow's supervisor.
 
         That are two requests, or one without a value: Airflow has no request for several XComs.
@@ -212,30 +228,17 @@ class _Completion:
         Raises:
             Exception: Airflow has not stored one of them. The requests are over.
         """
-        push = partial(push_xcom, self._ti, is_dag_result=self._end.is_dag_result)
-        pushes = [push(XCOM_END, self._event.to_payload())]
+        push = partial(push_xcom, self.ti, is_dag_result=end.is_dag_result)
+        pushes = [push(XCOM_END, event.to_payload())]
         if value is not None:
-            pushes.append(push(RETURN_VALUE, value, mapped_length=mapped_length))
+            pushes.append(push(RETURN_VALUE, value, mapped_length=len(value) if end.is_mapped_over else None))
         for error in await asyncio.gather(*pushes, return_exceptions=True):
             if error is not None:
                 raise error
 
-    async def _result(self, gangs: GangService) -> tuple[Sequence[Outcome], Any]:
-        """Return the outcomes, and the value of the task.
-
-        Raises:
-            GangJobError: the outcomes could not be read, or a result is too large.
-            _NeedsWorkerError: an outcome is missing.
-        """
-        evidence, end = await collect_outcomes(gangs.client, self._event, self._seen.outcomes), self._end
-        if not evidence.is_complete or evidence.held:
-            raise _NeedsWorkerError("not every outcome of its ranks is recorded")
-        if end.results is Results.NONE:
-            return evidence.outcomes, None
-        limits = {"limit": end.results_limit, "folder": end.result_folder}
-        return evidence.outcomes, value_of(self._event, evidence, end.results, **limits)
-
-    async def _read_logs(self, gangs: GangService, outcomes: Sequence[Outcome]) -> Sequence[str]:
+    async def _read_logs(
+        self, client: Client, event: GangEvent, end: TriggerEnd, outcomes: Sequence[Outcome]
+    ) -> Sequence[str]:
         """Return the lines of the logs that were not streamed.
 
         Raises:
@@ -251,9 +254,8 @@ class _Completion:
             if left < 0 or len(lines) > LOG_LINES_MAX:
                 raise _NeedsWorkerError("its logs are too long for a triggerer")
 
-        log = TaskLog(keep, mask, self._event.streamed, self._event.whole_logs)
-        ref, options = self._args.ref, self._end.log_options
-        await copy_logs(gangs.client, ref, options, log, outcomes=outcomes, pods=self._seen.pods)
+        log = TaskLog(keep, mask, event.streamed, event.whole_logs)
+        await copy_logs(client, self.args.ref, end.log_options, log, outcomes=outcomes, pods=self.seen.pods)
         return lines
 
     async def _write(self, lines: Sequence[str]) -> None:
@@ -261,7 +263,7 @@ class _Completion:
         for at in range(0, len(lines), LINES_PER_WRITE):
             await channel.wait_until_free()
             for line in lines[at : at + LINES_PER_WRITE]:
-                self._log.info("%s", line)
+                self.log.info("%s", line)
 
 
 def deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:
@@ -274,7 +276,7 @@ def deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:
 
 async def _deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:
     loop, delay_s = asyncio.get_running_loop(), ASK_AFTER_S
-    ended = time.time()
+    end, ended = TriggerEnd.of(args.end or {}), time.time()
     until = loop.time() + ASK_FOR_S
     while loop.time() < until:
         await asyncio.sleep(delay_s + -(loop.time() + delay_s) % ASK_AFTER_S)
@@ -282,9 +284,9 @@ async def _deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -
         state = await read_task_state(ti, cast("Logger", _log))
         if is_success(state):
             async with loop_local(_Limits).deliveries:
-                is_first = await _deliver(args, event)
+                is_first = await _deliver(args, event, deletes=end.deletes)
             if is_first:
-                await asyncio.to_thread(_send_metrics, args, event, ti, ended)
+                await asyncio.to_thread(_send_metrics, end, event, ti, ended)
             return
         if state not in ("deferred", UNKNOWN):
             _log.info("Gang %s is kept, because its task is %s and not success", args.ref, state)
@@ -292,17 +294,15 @@ async def _deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -
     _log.warning("Gang %s is not delivered, because Airflow has not noted the success of its task", args.ref)
 
 
-async def _deliver(args: TriggerArgs, event: GangEvent) -> bool:
+async def _deliver(args: TriggerArgs, event: GangEvent, *, deletes: bool) -> bool:
     """Delete the gang, or mark it as delivered, as its task wants. A fault is logged, and a sweep goes on.
 
     Return false if another process has done that, such as a triggerer that had the trigger while this one was stopped.
     """
-    assert args.end is not None, "the trigger has ended its task"
-    version = event.job_version if event.claim == args.claim else ""
     try:
         config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
-            deletes = TriggerEnd.of(args.end).deletes
+            version = event.version_with(args.claim)
             return await deliver(gangs.client, args.ref, args.claim, deletes=deletes, version=version)
     except Exception as error:  # a secrets backend may raise anything
         why = str(error) if is_for_users(error) else type(error).__name__
@@ -311,13 +311,11 @@ async def _deliver(args: TriggerArgs, event: GangEvent) -> bool:
         return True
 
 
-def _send_metrics(args: TriggerArgs, event: GangEvent, ti: Any, ended: float) -> None:
+def _send_metrics(end: TriggerEnd, event: GangEvent, ti: Any, ended: float) -> None:
     """Send the metrics of the success, which the process that delivers the gang sends once.
 
     :param ended: When the trigger has ended the task, in Unix time.
     """
-    assert args.end is not None, "the trigger has ended its task"
-    end = TriggerEnd.of(args.end)
     submitted = event.times.get("submitted")
     began = end.started or (None if submitted is None else submitted.timestamp())
     send_success(ti, operator=end.operator, team=end.team, seconds=None if began is None else ended - began)

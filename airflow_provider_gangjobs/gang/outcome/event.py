@@ -144,6 +144,10 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def ref(self) -> GangRef:
         return GangRef(self.namespace, self.name, self.uid)
 
+    def version_with(self, claim: str) -> str:
+        """Return the resourceVersion in which the Job had ended with this claim; empty if that is unknown."""
+        return self.job_version if self.claim == claim else ""
+
     def within_limits(self) -> GangEvent:
         """Return the event with its texts printable (`to_printable`), and cut to their limits. They are masked before:
         the rest of a secret is not recognized."""
