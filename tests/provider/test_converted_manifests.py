@@ -77,7 +77,9 @@ def test_converted_task_runs_to_its_end(task: TaskMaker, name: str, operator: An
     results = task("", **given).execute()
 
     ranks = [rank for role in results.values() for rank in role] if isinstance(results, dict) else results
-    assert len(ranks) == len(ranks_of(given))
+    # The Job ends as soon as its policy is met, and Kubernetes then ends the pods that have not finished.
+    may_end_early = "successPolicy" in ((given["manifest"] or {}).get("spec") or {})
+    assert len(ranks) == len(ranks_of(given)) or (may_end_early and ranks)
 
 
 def ranks_of(given: dict[str, Any]) -> range:
