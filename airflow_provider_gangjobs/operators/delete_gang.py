@@ -122,7 +122,9 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
 
         if self.external_task_id is None:
             return []
-        target_gangs.refuse_text_of_value("external_task_id", self.external_task_id, "Give the id of a task")
+        for name in ("external_task_id", "external_dag_id", "external_run_id"):
+            if (value := getattr(self, name)) is not None:
+                _require_id(name, value)
         dag_id, run_id = self.external_dag_id or ti.dag_id, self.external_run_id or ti.run_id
         installation, task_id = installation_id(), self.external_task_id
         return [TaskKey(dag_id, run_id, task_id, number, installation) for number in self._map_indexes()]
@@ -131,7 +133,7 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         indexes = [-1] if self.external_map_index is None else target_gangs.as_list(self.external_map_index)
         try:
             return [int(index) for index in indexes]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             what = f"is {self.external_map_index!r:.80}"
             remedy = (
                 "Give a number or a list of numbers. A template gives text; "
@@ -172,6 +174,18 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
                 raise SubmissionFailed(names, step, cause, advice=advice, operation=DELETION)
             self.log.info("Pods of the deleted gangs that still run: %d", running)
             await clock.sleep(PAUSE_S)
+
+
+def _require_id(name: str, value: Any) -> None:
+    """Refuse what a template has rendered to another value than an id, or to the text of such a value.
+
+    Raises:
+        InvalidGangSpec: the value is no id.
+    """
+    remedy = "Give the id itself"
+    if not isinstance(value, str):
+        raise InvalidGangSpec((Problem(name, f"is {value!r:.80}", remedy),))
+    target_gangs.refuse_text_of_value(name, value, remedy)
 
 
 __all__ = ["GangJobDeleteOperator"]

@@ -169,8 +169,11 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
         refuse_text_of_value(f"gangs[{number}]", name)
         if wrong := problem_with_dns_subdomain(name):
             raise InvalidGangSpec((Problem(f"gangs[{number}]", wrong, "Give the name of a Job"),))
+        given = reference.get("namespace")
+        if given and (wrong := problem_with_dns_label(given)):  # an XCom, which anybody may have written
+            raise InvalidGangSpec((Problem(f"gangs[{number}].namespace", wrong, "Give the name of a namespace"),))
         found[name] = str(reference.get("uid") or "")
-        namespaces.add(reference.get("namespace") or namespace)
+        namespaces.add(given or namespace)
     if len(namespaces) != 1:
         what = f"are in the namespaces {', '.join(sorted(namespaces))}" if namespaces else "is empty"
         raise InvalidGangSpec((Problem("gangs", what, "Give gangs of one namespace"),))

@@ -155,6 +155,21 @@ def test_template_that_rendered_to_no_gang_is_not_retried(connection: str) -> No
         operator.execute({"ti": ti})
 
 
+@pytest.mark.parametrize("name", ["external_task_id", "external_dag_id", "external_run_id"])
+@pytest.mark.parametrize(("rendered", "problem"), [("None", "the text of None"), (5, "is 5. Give the id")])
+def test_id_that_a_template_has_made_of_another_value_is_not_retried(
+    connection: str, name: str, rendered: Any, problem: str
+) -> None:
+    operator = GangJobDeleteOperator(
+        task_id="delete", external_task_id="a", ignore_missing=True, kubernetes_conn_id=connection
+    )
+    setattr(operator, name, rendered)
+    ti: Any = SimpleNamespace(dag_id="d", run_id="r", task_id="delete", map_index=-1, try_number=1)
+
+    with pytest.raises(AirflowFailException, match=f"{name}: .*{problem}"):
+        operator.execute({"ti": ti})
+
+
 def test_end_of_the_pods_is_awaited_without_a_limit(hook: GangJobHook) -> None:
     ref = hook.submit(SLEEP, submission_id=uuid4().hex).ref
 
@@ -178,6 +193,8 @@ def names(embedded: Any, selector: str) -> list[str]:
         ({}, "gangs: are all missing. Give exactly one of gangs, submission_ids, external_task_id"),
         ({"gangs": 3}, r"gangs\[0\]: is 3. Give the name of a Job"),
         ({"external_task_id": "a", "external_map_index": "x"}, "external_map_index: is 'x'"),
+        ({"gangs": {"name": "a", "namespace": "../x"}}, r"gangs\[0\].namespace: '../x' may only have"),
+        ({"gangs": [{"name": "a", "namespace": 5}]}, r"gangs\[0\].namespace: is 5, which is not text"),
         ({"gangs": "a", "pods_gone_within": 0}, "pods_gone_within: is 0, not a positive duration"),
         ({"gangs": "a", "ignore_missing": "no"}, "ignore_missing: is 'no'. Give True or False"),
     ],
