@@ -129,7 +129,12 @@ def is_mappable(value: Any) -> bool:
 
 
 def success_event() -> TriggerEvent:
-    """Return the event that ends the task of a trigger with success, without a worker."""
+    """Return the event that ends the task of a trigger with success, without a worker.
+
+    For each of these events, Airflow sends the DAG processor a request for callbacks, under no condition but the state
+    (`handle_event_submit` in `airflow/models/trigger.py`). The DAG processor parses the file, and drops the request
+    (`_execute_task_callbacks` in `airflow/dag_processing/processor.py`, Airflow 3.3.2).
+    """
     from airflow.triggers.base import TaskSuccessEvent
 
     return TaskSuccessEvent()

@@ -353,8 +353,8 @@ class Completion:
 
         A fault is logged. The task stays a success.
         """
-        clean_up = self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED)
-        self._mark_delivered(release_held=self._log_held_pods() > 0, deletes=clean_up)
+        deletes = self.on_finish.deletes(has_succeeded=True)
+        self._mark_delivered(release_held=self._log_held_pods() > 0, deletes=deletes)
 
     def _mark_delivered(self, *, release_held: bool = False, deletes: bool = False) -> None:
         from airflow_provider_gangjobs.ending.deliver import deliver

@@ -84,6 +84,10 @@ class OnFinish(StrEnum):
     DELETE = "delete"
     DELETE_SUCCEEDED = "delete_succeeded"
 
+    def deletes(self, *, has_succeeded: bool) -> bool:
+        """Return whether the Job of a gang is deleted that has ended in this way."""
+        return self is OnFinish.DELETE or (self is OnFinish.DELETE_SUCCEEDED and has_succeeded)
+
 
 class OnKill(StrEnum):
     """What the task does with the Job if a user kills the task."""

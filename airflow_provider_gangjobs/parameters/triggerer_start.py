@@ -181,10 +181,11 @@ def start_of(operator: Any, source: ExtractedSource | None = None, **more: Any) 
     given = {**attributes, "pre_execute": operator._pre_execute_hook}  # noqa: SLF001 - Airflow has no public name
     if reason := reason_for_worker(kind, parameters, given, operator.dag if operator.has_dag() else None, source):
         return TriggererStart(reason)
-    common = {name: getattr(operator, name, None) for name in _COMMON}  # Airflow 3.1 lacks one of them
+    common = {name: getattr(operator, name) for name in _COMMON}
     end = operator.end_facts if operator.wants_trigger_end else None
-    is_dag_result = getattr(operator, "returns_dag_result", False)  # Airflow before 3.3 has no such attribute
-    return _start(kind, parameters, common, source, end, **({"is_dag_result": True} if is_dag_result else {}))
+    return _start(
+        kind, parameters, common, source, end, **({"is_dag_result": True} if operator.returns_dag_result else {})
+    )
 
 
 def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None = None) -> TriggererStart:
@@ -349,7 +350,7 @@ class _MappedArguments(StartTriggerArgs):
     @property
     def trigger_kwargs(self) -> dict[str, Any]:  # type: ignore[override]
         """The arguments of the triggers."""
-        if not getattr(self._operator, "returns_dag_result", False):  # Airflow before 3.3 has no such attribute
+        if not self._operator.returns_dag_result:
             return self._kwargs
         return {"start": json.dumps(json.loads(self._kwargs["start"]) | {"is_dag_result": True})}
 

@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.kube.text import to_printable_value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from datetime import datetime
 
     from airflow_provider_gangjobs.attempt.triggerer.gang_start import GangStart
     from airflow_provider_gangjobs.tracking.follow import FollowUntil
@@ -178,6 +179,8 @@ class GangStartTrigger(_GangTrigger):
     """
 
     until = "ended"
+    timeout_after: datetime | None = None
+    """When Airflow ends the deferral. A triggerer sets it."""
 
     def __init__(self, *, start: str) -> None:
         BaseTrigger.__init__(self)  # type: ignore[no-untyped-call]
@@ -209,7 +212,7 @@ class GangStartTrigger(_GangTrigger):
                 start=json.loads(self._start_text),
                 ti=self.task_instance,
                 context=self._context,
-                timeout_after=getattr(self, "timeout_after", None),
+                timeout_after=self.timeout_after,
                 log=self.log,
             )
             started = await self._start.result()

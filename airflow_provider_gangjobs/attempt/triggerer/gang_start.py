@@ -57,7 +57,7 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule, creat
 from airflow_provider_gangjobs.submission.submission import PreviousGangs, UnconfirmedTry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping
 
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
@@ -99,11 +99,6 @@ class RenderedTask:
     end: Mapping[str, Any] | None
     """How the trigger ends the task; see `TriggerArgs.end`."""
     retries: int
-
-    @property
-    def until(self) -> FollowUntil | None:
-        """What the trigger waits for. `None` if the task ends with the submission."""
-        return None if self.task.wait_until is WaitUntil.SUBMITTED else self.task.until
 
 
 @dataclass(kw_only=True)
@@ -257,7 +252,8 @@ class GangStart:
             rendered.task, gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
         )
         args = replace(args, secrets=secrets, end=None if secrets is None else rendered.end)
-        return StartedGang(self._with_timeout(args, rendered.task, gangs.server_ahead_s), rendered.until)
+        until = None if rendered.task.wait_until is WaitUntil.SUBMITTED else rendered.task.until
+        return StartedGang(self._with_timeout(args, rendered.task, gangs.server_ahead_s), until)
 
     def _with_timeout(self, args: TriggerArgs, task: TaskParameters, server_ahead_s: float) -> TriggerArgs:
         """Return the arguments with a deadline shortly before that of Airflow, so that the trigger says why."""
@@ -315,7 +311,8 @@ class GangStart:
         )
         operator.render_template_fields(template_context(self.context))
         require_importable(operator.callbacks)
-        known = with_end(TaskParameters.of(operator), start.get("end"))
+        known, facts = TaskParameters.of(operator), start.get("end")
+        known = replace(known, wants_trigger_end=facts is not None, end_facts=(*known.end_facts, *(facts or ())))
         name = type(operator).__name__
         end = trigger_end(known, ti, None, self.log, operator=name, is_dag_result=self._returns_dag_result)
         rendered = RenderedTask(known, operator.gang_spec(), end, task.retries)
@@ -354,14 +351,6 @@ class _Turns:
         of_connection = self._of_connection.setdefault(conn_id, asyncio.Semaphore(STARTS_PER_CONNECTION_MAX))
         async with of_connection, self._all:
             yield
-
-
-def with_end(task: TaskParameters, facts: Sequence[str] | None) -> TaskParameters:
-    """Return the parameters with what the DAG file says about the end of the task in the triggerer.
-
-    :param facts: What only a worker does at the end of the task; `None` if nobody wants that end.
-    """
-    return replace(task, wants_trigger_end=facts is not None, end_facts=(*task.end_facts, *(facts or ())))
 
 
 def _operator_class(path: str) -> Any:

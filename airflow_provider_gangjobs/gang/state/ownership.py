@@ -21,7 +21,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
+from airflow_provider_gangjobs.gang.spec import OnKill
 from airflow_provider_gangjobs.gang.state.stop import is_kept_from_failing
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: f
 
 def _deletes_delivered(gang: StoredGang, policies: Policies) -> bool:
     is_success = gang.complete_condition is not None
-    return policies.on_finish is OnFinish.DELETE or (policies.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
+    return policies.on_finish.deletes(has_succeeded=is_success)
 
 
 def _leave(reason: str) -> SweepDecision:
