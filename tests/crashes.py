@@ -73,6 +73,9 @@ class InterceptedClient(Client):
     async def get_raw(self, *args: Any, **kwargs: Any) -> Any:
         return await self._send(f"GET {args[0]}", lambda: Client.get_raw(self, *args, **kwargs))
 
+    async def api_groups(self) -> Any:
+        return await self._send("GET /apis", lambda: Client.api_groups(self))
+
     async def create(self, *args: Any, **kwargs: Any) -> Any:
         return await self._send(f"POST {args[0].plural}", lambda: Client.create(self, *args, **kwargs))
 

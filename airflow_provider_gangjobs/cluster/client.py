@@ -19,10 +19,18 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.errors import Conflict, Gone, Invalid, NotFound, is_of_another_uid
+from airflow_provider_gangjobs.cluster.errors import (
+    Conflict,
+    Gone,
+    Invalid,
+    NotFound,
+    UnexpectedReply,
+    is_of_another_uid,
+)
 from airflow_provider_gangjobs.cluster.http import for_watches
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, tail_of, whole_lines
 from airflow_provider_gangjobs.cluster.http.transport import (
+    AGGREGATED_DISCOVERY,
     JSON,
     METADATA_ONLY,
     REQUEST_TIMEOUT_S,
@@ -40,6 +48,7 @@ from airflow_provider_gangjobs.cluster.http.transport import (
     decode_object,
 )
 from airflow_provider_gangjobs.kube.resources import PODS, Resource
+from airflow_provider_gangjobs.kube.views import ApiGroupView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -132,7 +141,7 @@ class Client:
         return await self.get_raw(resource.path(namespace, name))
 
     async def get_raw(self, path: str, *, retry_for_s: float | None = None) -> Json:
-        """Return the JSON document at `path`, such as `/version` or a discovery document.
+        """Return the JSON document at `path`, such as `/version`.
 
         :param retry_for_s: How long a request is retried that failed, in seconds. The default is that of the client.
         """
@@ -143,6 +152,19 @@ class Client:
     async def version(self) -> Json:
         """Return the document of `/version`, with `major`, `minor` and `gitVersion`."""
         return await self.get_raw("/version")
+
+    async def api_groups(self) -> list[ApiGroupView]:
+        """Return the API groups that the server serves, with their versions and resources (aggregated discovery).
+
+        Raises:
+            UnexpectedReply: the server has no aggregated discovery. Kubernetes has it since 1.26.
+        """
+        request = Request("GET", "/apis", accept=AGGREGATED_DISCOVERY)
+        body = await self._retries.send("get", partial(self._transport.send, request))
+        groups = decode_list(str(request), body, ApiGroupView).items
+        if groups is None:
+            raise UnexpectedReply(200, request=str(request), message="the server has no aggregated discovery")
+        return groups
 
     async def create(
         self,

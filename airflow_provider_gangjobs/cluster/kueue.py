@@ -19,7 +19,8 @@ from msgspec import ValidationError
 
 from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
-from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read, loop_local
+from airflow_provider_gangjobs.cluster.loop_local import Answer, cached_read, loop_local
+from airflow_provider_gangjobs.cluster.served_resources import read_api_group
 from airflow_provider_gangjobs.kube.resources import KUEUE_GROUP, KUEUE_VISIBILITY_GROUP, Resource
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PendingWorkloadsView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_JOB_UID
@@ -79,25 +80,13 @@ async def list_workloads(client: Client, namespace: str, job_uid: str) -> tuple[
     return kueue_workloads(VERSIONS[0]), []
 
 
-async def served_versions(client: Client, *, retry_for_s: float | None = None) -> frozenset[str] | None:
-    """Return the versions of Kueue's API that the cluster serves; none if Kueue is not installed, `None` if unknown.
-
-    The answer is cached as discovery is: for half a minute if it is none or unknown.
-
-    :param retry_for_s: How long the client retries the request, in seconds. The default is that of the client.
-    """
-
-    async def read() -> Answer[frozenset[str] | None]:
-        try:
-            group = await client.get_raw(f"/apis/{KUEUE_GROUP}", retry_for_s=retry_for_s)
-        except NotFound:
-            return Answer(frozenset(), UNKNOWN_EXPIRY_S)
-        except ClusterError:
-            return Answer(None, UNKNOWN_EXPIRY_S)
-        served = frozenset(str(item.get("version")) for item in group.get("versions") or ())
-        return Answer(served, EXPIRY_S if served else UNKNOWN_EXPIRY_S)
-
-    return await cached_read(client, (served_versions,), read)
+async def served_versions(client: Client) -> frozenset[str] | None:
+    """Return the versions of Kueue's API that the cluster serves; none if Kueue is not installed, `None` if unknown."""
+    try:
+        group = await read_api_group(client, KUEUE_GROUP)
+    except ClusterError:
+        return None
+    return None if group.unknown and not group.versions else frozenset(group.versions)
 
 
 async def watched_workloads(client: Client) -> Resource | None:

@@ -361,11 +361,6 @@ def select_dialect(
     return next((dialect for dialect in (*dialects_of(gang_scheduler), *newer) if dialect.is_served(served)), None)
 
 
-def wanted_versions(gang_scheduler: str | None = None) -> dict[str, frozenset[str]]:
-    """Return the versions of scheduling.k8s.io that can be used, the best first, each with its required resources."""
-    return {dialect.version: REQUIRED_RESOURCES for dialect in dialects_of(gang_scheduler)}
-
-
 def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialect]:
     """Return the dialects of served versions that this release of the provider does not know.
 

@@ -35,10 +35,11 @@ VALUES_MAX: Final = 8192
 class ServedGroup(msgspec.Struct, frozen=True):
     """What a cluster serves of one API group."""
 
-    versions: Mapping[str, Collection[str]] = {}
-    """Plural names of the resources, by version. Empty if the cluster does not serve the group."""
+    versions: Mapping[str, Mapping[str, Collection[str]]] = {}
+    """Verbs by plural of the resources, by version, the server's preferred version first. Empty if the cluster does not
+    serve the group."""
     unknown: str = ""
-    """Why a request failed; empty if all requests succeeded."""
+    """Why the group, or a version of it, is unknown; empty if the cluster is known to serve nothing else."""
 
 
 def make_interner(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
@@ -127,6 +128,37 @@ class Meta(_View, frozen=True):
 
     def is_owned_by(self, uid: str) -> bool:
         return any(owner.uid == uid for owner in self.owner_references)
+
+
+class _ApiResource(_View, frozen=True):
+    resource: str
+    verbs: tuple[str, ...] = ()
+
+
+class _ApiVersion(_View, frozen=True):
+    version: str
+    freshness: str = ""
+    """`Stale` if the API server could not refresh what it says of the version, or has never known it."""
+    resources: tuple[_ApiResource, ...] = ()
+
+
+class ApiGroupView(_View, frozen=True):
+    """One group in a response of aggregated discovery (apidiscovery.k8s.io/v2)."""
+
+    metadata: Meta
+    versions: tuple[_ApiVersion, ...] = ()
+    """The server's preferred version first."""
+
+    def served(self) -> ServedGroup:
+        stale = [one.version for one in self.versions if one.freshness == "Stale"]
+        return ServedGroup(
+            {
+                one.version: {resource.resource: resource.verbs for resource in one.resources}
+                for one in self.versions
+                if one.version not in stale
+            },
+            unknown=f"the API server could not refresh {', '.join(stale)} of {self.metadata.name}" if stale else "",
+        )
 
 
 class _JobAnnotations(Annotations, frozen=True):

@@ -139,8 +139,7 @@ async def check_rights(service: GangService, what: Examination) -> Sequence[Find
 
 
 async def _served_groups(service: GangService) -> set[str]:
-    groups = (await service.client.get_raw("/apis")).get("groups") or ()
-    return {str(group.get("name")) for group in groups} & _GROUPS
+    return {group.metadata.name for group in await service.client.api_groups()} & _GROUPS
 
 
 async def _denied(service: GangService, namespace: str, right: Right, verbs: Sequence[str]) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ An API server that serves the Workload API may still drop the pods' link to thei
 the fields of a disabled feature gate silently. A dry run of a Job shows whether the server keeps the link. No request
 shows whether the scheduler and the Job controller have their feature gates enabled. Only the placement of a gang does.
 
-A gang that names no scheduler needs no request beyond `cluster.served_resources`, unless the cluster serves the
-Workload API only in versions that are newer than the provider. Such a version is expected to have the fields of the
+A gang needs no request beyond the one of `cluster.served_resources`, unless the cluster serves the Workload API only in
+versions that are newer than the provider. Such a version is expected to have the fields of the
 newest known one. A server drops fields that it does not know, so dry runs of a Job, a Workload and a PodGroup show
 whether the version keeps the link of the pods and the policy of the group.
 """
@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
-from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover, read_api_group
+from airflow_provider_gangjobs.cluster.served_resources import (
+    DiscoveredResources,
+    discover,
+    read_api_group,
+    with_release,
+)
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.placement import ONE_CLAIM, SHARED_CLAIMS, shape_of
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
@@ -31,7 +36,6 @@ from airflow_provider_gangjobs.gang.schedulers import (
     newer_dialects,
     select_dialect,
     select_scheduler,
-    wanted_versions,
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
@@ -134,7 +138,7 @@ async def read_capabilities(client: Client, *, namespace: str) -> Capabilities:
 
 
 async def _read_capabilities(client: Client, namespace: str) -> Capabilities:
-    known = await discover(client)
+    known = await with_release(client, await discover(client))
     offered = tuple(dialect for dialect in DISCOVERED_DIALECTS if dialect.is_served(known.resources))
     tried = (*offered[:1], JobSchedulingDialect())
     links = {dialect.link_path: await _keeps_link(client, namespace, dialect) for dialect in tried}
@@ -315,12 +319,14 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         "queue_name": config.queue_name,
         "queue_priority": config.queue_priority,
     }
-    known = DiscoveredResources(None, None, {}, is_complete=False, **defaults)
+    known = DiscoveredResources(None, None, {}, **defaults)
     if spec.gang == GangPolicy.OFF:
         return known
     scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), config.gang_scheduler)
     if scheduler is None:
-        found = await discover(client, wanted=wanted_versions(spec.gang_scheduler or config.gang_scheduler))
+        found = await discover(client)
+        if select_dialect(found.resources, spec.gang_scheduler or config.gang_scheduler) is None:
+            found = await with_release(client, found)  # which an error names
         return await _prove_newer_versions(client, replace(found, **defaults), namespace)
     if scheduler.api_group is None:
         return known

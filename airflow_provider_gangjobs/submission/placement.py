@@ -244,7 +244,7 @@ async def check_job_without_queue(progress: Progress) -> None:
         InvalidGangSpec: the cluster suspends a Job that names no queue, and never starts the Job.
         GangUnsupported: the gang has roles, and the cluster manages Jobs that name no queue.
     """
-    if await served_versions(progress.requests.client, retry_for_s=0.0) == frozenset():
+    if await served_versions(progress.requests.client) == frozenset():
         return
     body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
     body["spec"]["suspend"] = False

@@ -17,6 +17,7 @@ from gangjobs_sandbox import errors
 from gangjobs_sandbox.api import bodies, discovery
 from gangjobs_sandbox.api.discovery import document, index
 from gangjobs_sandbox.api.faults import FaultMiddleware, Faults, manage_faults
+from gangjobs_sandbox.api.negotiation import is_aggregated
 from gangjobs_sandbox.api.objects import ObjectsApi
 from gangjobs_sandbox.api.responses import failure, json_response, ok
 from gangjobs_sandbox.api.routing import groups, parse_path
@@ -155,10 +156,18 @@ class _Server:
         return json_response(discovery.version(self._release))
 
     async def _api(self, request: Request) -> Response:
+        if is_aggregated(request.headers.get("accept", "")):
+            return self._aggregated(core=True)
         return json_response(discovery.api_versions(request.url.netloc))
 
     async def _apis(self, request: Request) -> Response:
+        if is_aggregated(request.headers.get("accept", "")):
+            return self._aggregated(core=False)
         return json_response(discovery.group_list(self._release))
+
+    def _aggregated(self, *, core: bool) -> Response:
+        headers = {"Content-Type": discovery.AGGREGATED, "Vary": "Accept"}
+        return json_response(discovery.aggregated(self._release, core=core), headers=headers)
 
     async def _group(self, request: Request) -> Response:
         return _found(discovery.group_of(self._release, request.path_params["group"]))

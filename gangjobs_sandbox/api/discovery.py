@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.releases import Release
     from gangjobs_sandbox.resources import Resource
 
-__all__ = ["api_versions", "document", "group_list", "group_of", "index", "resource_list", "version"]
+__all__ = [
+    "AGGREGATED",
+    "aggregated",
+    "api_versions",
+    "document",
+    "group_list",
+    "group_of",
+    "index",
+    "resource_list",
+    "version",
+]
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""The media type of aggregated discovery."""
 
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -63,6 +76,43 @@ def group_list(release: Release) -> dict[str, Any]:
         "apiVersion": "v1",
         "groups": [_group(name, versions) for name, versions in groups(release).items() if name],
     }
+
+
+def aggregated(release: Release, *, core: bool) -> dict[str, Any]:
+    """Return the response to `GET /apis`, or to `GET /api` for the core group, as aggregated discovery."""
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": [
+            {
+                "metadata": {**({"name": name} if name else {}), "creationTimestamp": None},
+                "versions": [_aggregated_version(release, name, version) for version in versions],
+            }
+            for name, versions in groups(release).items()
+            if core is not bool(name)
+        ],
+    }
+
+
+def _aggregated_version(release: Release, group: str, version: str) -> dict[str, Any]:
+    resources: dict[str, dict[str, Any]] = {}
+    for row in (resource_list(release, group, version) or {})["resources"]:
+        plural, _, subresource = row["name"].partition("/")
+        kind = {"group": row.get("group", ""), "version": row.get("version", ""), "kind": row["kind"]}
+        if subresource:
+            entry = {"subresource": subresource, "responseKind": kind, "verbs": row["verbs"]}
+            resources[plural].setdefault("subresources", []).append(entry)
+            continue
+        resources[plural] = {
+            "resource": plural,
+            "responseKind": kind,
+            "scope": "Namespaced" if row["namespaced"] else "Cluster",
+            "singularResource": row["singularName"],
+            "verbs": row["verbs"],
+            **{name: row[name] for name in ("shortNames", "categories") if name in row},
+        }
+    return {"version": version, "resources": list(resources.values()), "freshness": "Current"}
 
 
 def group_of(release: Release, name: str) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.store import Object, Stored
 
-__all__ = ["Form", "Table", "form_of", "partial_metadata"]
+__all__ = ["Form", "Table", "form_of", "is_aggregated", "partial_metadata"]
 
 
 _JSON = {"application/json", "application/*", "*/*", ""}
@@ -110,8 +110,26 @@ def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock)
         if "as" not in choice:
             whole = partial(encode, target=target)
             return Form(whole, partial(_head, f"{target.resource.kind}List", target.api_version), whole)
-    message = "only the following media types are accepted: application/json"
-    raise StatusError(406, "NotAcceptable", message)
+    raise _not_acceptable()
+
+
+def is_aggregated(accept: str) -> bool:
+    """Return whether the `Accept` header of a request for the API groups has the type of aggregated discovery.
+
+    Raises:
+        StatusError: 406, the server supports no type of the header.
+    """
+    choices = [choice for choice in _choices(accept) if choice["type"] in _JSON]
+    wanted = {"g": "apidiscovery.k8s.io", "v": "v2", "as": "APIGroupDiscoveryList"}
+    if any(wanted.items() <= choice.items() for choice in choices):
+        return True
+    if all("as" in choice for choice in choices):
+        raise _not_acceptable()
+    return False
+
+
+def _not_acceptable() -> StatusError:
+    return StatusError(406, "NotAcceptable", "only the following media types are accepted: application/json")
 
 
 def _choices(header: str) -> list[dict[str, str]]:

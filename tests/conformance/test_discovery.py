@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.api_server import ApiServer, refused
+from tests.conformance.api_server import ApiServer, Obj, refused
 
 
 async def test_version_names_the_release(each_release: ApiServer) -> None:
@@ -26,6 +26,67 @@ async def test_scheduling_resources_are_those_of_the_release(each_release: ApiSe
         listed = await each_release.get(f"/apis/scheduling.k8s.io/{version}")
         names = {resource["name"] for resource in listed["resources"]}
         assert {"workloads", "podgroups", "podgroups/status"} <= names
+
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+
+async def aggregated(server: ApiServer, path: str, accept: str = AGGREGATED) -> list[Obj]:
+    """Return the groups of a response of aggregated discovery."""
+    response = await server.http.get(path, headers={"Accept": accept})
+    assert (response.status_code, response.headers["Content-Type"]) == (200, AGGREGATED), response.text
+    found: Obj = response.json()
+    assert (found["kind"], found["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
+    items: list[Obj] = found["items"]
+    return items
+
+
+async def test_aggregated_discovery_lists_the_groups_and_their_versions(each_release: ApiServer) -> None:
+    items = await aggregated(each_release, "/apis")
+    versions = {item["metadata"]["name"]: [one["version"] for one in item["versions"]] for item in items}
+    listed = (await each_release.get("/apis"))["groups"]
+    assert versions == {group["name"]: [one["version"] for one in group["versions"]] for group in listed}
+    assert {one["freshness"] for item in items for one in item["versions"]} == {"Current"}
+
+
+def described(resource: Obj) -> Obj:
+    """Return what both kinds of discovery say of a resource or a subresource that is described alone."""
+    kind = {"group": resource.get("group", ""), "version": resource.get("version", ""), "kind": resource["kind"]}
+    found = {"responseKind": kind, "verbs": resource["verbs"]}
+    if "/" not in resource["name"]:
+        found["scope"] = "Namespaced" if resource["namespaced"] else "Cluster"
+        found |= {name: resource[name] for name in ("shortNames", "categories") if name in resource}
+    return found
+
+
+@pytest.mark.parametrize("path", ["/api", "/apis/batch", "/apis/scheduling.k8s.io", "/apis/coordination.k8s.io"])
+async def test_aggregated_discovery_describes_resources_as_that_of_one_version(
+    each_release: ApiServer, path: str
+) -> None:
+    root, group = path.removeprefix("/").partition("/")[::2]
+    items = await aggregated(each_release, f"/{root}")
+    (item,) = (item for item in items if item["metadata"].get("name", "") == group)
+    for version in item["versions"]:
+        found: Obj = {}
+        for resource in version["resources"]:
+            name = resource.pop("resource")
+            subresources = resource.pop("subresources", ())
+            found |= {f"{name}/{one.pop('subresource')}": one for one in subresources}
+            found[name] = {key: value for key, value in resource.items() if key != "singularResource"}
+        listed = (await each_release.get(f"{path}/{version['version']}"))["resources"]
+        assert found == {resource["name"]: described(resource) for resource in listed}
+
+
+@pytest.mark.parametrize("path", ["/api", "/apis"])
+async def test_client_that_knows_both_kinds_of_discovery_gets_the_aggregated_one(server: ApiServer, path: str) -> None:
+    older = AGGREGATED.replace("v=v2;", "v=v2beta1;")
+    assert await aggregated(server, path, f"{AGGREGATED},{older},application/json") == await aggregated(server, path)
+    assert "items" not in (await server.http.get(path, headers={"Accept": "application/json"})).json()
+
+
+async def test_kind_of_discovery_that_is_not_known_is_not_acceptable(server: ApiServer) -> None:
+    newer = AGGREGATED.replace("v=v2;", "v=v3;")
+    refused(await server.http.get("/apis", headers={"Accept": newer}), 406, "NotAcceptable")
 
 
 async def test_version_that_is_not_served_is_not_found(each_release: ApiServer) -> None:

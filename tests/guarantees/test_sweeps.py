@@ -25,7 +25,7 @@ from tests.provider.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LAST = 7
+LAST = 6
 """The last request of a worker that submits a gang: PATCH the Job, which starts it."""
 
 

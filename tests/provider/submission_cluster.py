@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover
+from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover, with_release
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
@@ -180,8 +180,8 @@ class SubmissionCluster:
 
 NO_PERMISSION: Final = 'jobs.batch is forbidden: User "system:serviceaccount:ml:airflow" cannot write resource "jobs"'
 """What the API server says if the service account lacks a permission."""
-FIND_KUEUE: Final = "GET /apis/kueue.x-k8s.io"
-"""The request of a submission that asks whether the cluster serves Kueue, as `InterceptedClient` records it."""
+DISCOVERY: Final = "GET /apis"
+"""The request that reads what the cluster serves, as `InterceptedClient` records it."""
 
 
 @asynccontextmanager
@@ -196,7 +196,7 @@ async def running_cluster(
     app = create_app(bench.registry, token=token)
     fake_time = FakeTime()
     async with serving(app) as address, Client(config(address.url, token), clock=fake_time.clock()) as client:
-        discovered = await discover(client)
+        discovered = await with_release(client, await discover(client))
         yield SubmissionCluster(bench, client, discovered, app.state.faults, fake_time)
 
 

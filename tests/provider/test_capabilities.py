@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from dataclasses import replace as replace_config
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec
 from airflow_provider_gangjobs.gang.schedulers import PodGroupDialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
 from airflow_provider_gangjobs.kube import resources
+from airflow_provider_gangjobs.kube.views import ApiGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import capabilities
@@ -24,7 +24,7 @@ from gangjobs_sandbox.resources import JOBS
 from tests.crashes import InterceptedClient
 from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.role_gangs import LEADER_AND_WORKERS
-from tests.provider.submission_cluster import FIND_KUEUE, GANG_OF_4, KEY, NAMESPACE, running_cluster
+from tests.provider.submission_cluster import DISCOVERY, GANG_OF_4, KEY, NAMESPACE, running_cluster
 from tests.submission_requests import task_request
 
 if TYPE_CHECKING:
@@ -47,14 +47,9 @@ async def sent(cluster, spec):
     return sum(cluster.client.statistics().requests.values()) - before
 
 
-@pytest.mark.parametrize("named", [{}, {"gang_scheduler": "native"}, {"scheduler_name": "mine"}])
-async def test_a_gang_that_names_no_other_scheduler_costs_no_request(cluster, named):
-    assert await sent(cluster, gang(**named)) == 0
-
-
-async def test_only_the_api_group_of_the_named_scheduler_is_read(cluster):
-    assert await sent(cluster, gang(gang_scheduler="volcano")) == 1
-    assert await sent(cluster, gang(gang_scheduler="yunikorn")) == 0
+@pytest.mark.parametrize("scheduler", [None, "native", "job-scheduling", "volcano", "coscheduling", "yunikorn"])
+async def test_what_places_a_gang_is_found_without_a_request_of_its_own(cluster, scheduler):
+    assert await sent(cluster, gang(gang_scheduler=scheduler)) == 0
 
 
 async def test_a_scheduler_that_is_not_installed_is_refused_and_nothing_is_created(cluster):
@@ -123,7 +118,7 @@ async def test_one_pod_has_the_claim_that_a_gang_would_share(cluster):
 
 async def test_newer_version_whose_dry_run_has_no_answer_is_unknown_and_tried_again(cluster, monkeypatch):
     monkeypatch.setattr(capabilities, "newer_dialects", lambda served: [PodGroupDialect("v1beta1")])
-    monkeypatch.setattr(capabilities, "select_dialect", lambda served: None)
+    monkeypatch.setattr(capabilities, "select_dialect", lambda served, *_: None)
     cluster.faults.add(Fault(FaultKind.STATUS, code=503, method="POST", times=None))
     found = await discover_for(cluster.client, gang(), namespace=NAMESPACE)
     assert (list(found.unknown), found.refused_versions) == (["scheduling.k8s.io/v1beta1"], {})
@@ -149,20 +144,26 @@ async def test_each_submission_is_another_application_of_yunikorn(cluster):
 # -- A cluster may manage Jobs that name no queue: the submission finds out before anything is created ---------------
 
 Body = dict[str, Any]
-KUEUE = "/apis/kueue.x-k8s.io"
 
 
-class ManagedJobs(InterceptedClient):
+class NewProcess(InterceptedClient):
+    """A client of a process that has not read what the cluster serves."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self.config = replace_config(self.config, tcp_keepalive=False)  # another connection shares no cached read
+
+
+class ManagedJobs(NewProcess):
     """A client of a cluster with Kueue, whose webhook changes each Job that is created."""
 
     def __init__(self, client: Any, change: Callable[[Body], Body]) -> None:
         super().__init__(client)
         self.change = change
 
-    async def get_raw(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        with suppress(NotFound):
-            return await super().get_raw(path, *args, **kwargs)
-        return {"versions": [{"version": "v1beta2"}]}
+    async def api_groups(self) -> Any:
+        kueue = {"metadata": {"name": "kueue.x-k8s.io"}, "versions": [{"version": "v1beta2"}]}
+        return [*await super().api_groups(), view(ApiGroupView, kueue)]
 
     async def create(self, resource: Any, body: Body, *args: Any, **kwargs: Any) -> Any:
         body = self.change(body) if resource.plural == "jobs" else body
@@ -191,8 +192,8 @@ async def test_a_gang_is_refused_where_the_cluster_suspends_jobs_without_a_queue
 @pytest.mark.parametrize("code", [403, 429, 500])
 async def test_the_dry_run_is_sent_where_it_is_unknown_whether_kueue_is_served(code):
     async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=code, path=KUEUE, times=None))
-        client = InterceptedClient(cluster.client)
+        cluster.faults.add(Fault(FaultKind.STATUS, code=code, path="/apis$", times=None))
+        client = NewProcess(cluster.client)
         await cluster.submit(GANG_OF_4, api=client)
         assert client.requests.count("POST jobs") == 2, "a dry run, and the Job"
 
@@ -201,7 +202,7 @@ async def test_a_gang_whose_label_names_its_queue_is_not_judged():
     async with running_cluster() as cluster:
         client = ManagedJobs(cluster.client, suspended)
         await cluster.submit(replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"}), api=client)
-        assert FIND_KUEUE not in client.requests
+        assert DISCOVERY not in client.requests
 
 
 async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
@@ -216,7 +217,7 @@ async def test_a_gang_that_the_user_starts_is_not_judged():
         client = ManagedJobs(cluster.client, suspended)
         submission = await cluster.submit(replace(GANG_OF_4, manifest=SUSPENDED_MANIFEST), api=client)
         assert (submission.state, submission.is_suspended) == (SubmissionState.IN_PROGRESS, True)
-        assert FIND_KUEUE not in client.requests
+        assert DISCOVERY not in client.requests
 
 
 async def test_an_adopted_gang_is_not_judged_again():
@@ -224,7 +225,7 @@ async def test_an_adopted_gang_is_not_judged_again():
         first = await cluster.submit(GANG_OF_4)
         client = ManagedJobs(cluster.client, suspended)
         assert (await cluster.submit(GANG_OF_4, api=client, claim="ti-2")).ref == first.ref
-        assert not {"POST jobs", FIND_KUEUE} & set(client.requests)
+        assert not {"POST jobs", DISCOVERY} & set(client.requests)
 
 
 @pytest.mark.parametrize("spec", [GANG_OF_4, LEADER_AND_WORKERS], ids=["one Job", "roles"])

@@ -546,7 +546,7 @@ def submit_incompletely(gangs: CliGangs) -> GangRef:
     async def submit_and_die(service: GangService) -> GangRef:
         key, spec = TaskKey("etl", "run1", "half"), GangSpec(image="a")
         discovered = await discover_for(service.client, spec, namespace=gangs.namespace)
-        process = CrashingClient(service.client, Crash(2, applied=True))
+        process = CrashingClient(service.client, Crash(1, applied=True))
         with pytest.raises(ProcessDied):
             await submit(process, spec, task_request(key, "x"), discovered=discovered, namespace=gangs.namespace)
         (job,) = await service.client.list(JOBS, gangs.namespace)

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 # -- How many requests one gang of two costs an API server, beside the watches that all gangs of a triggerer
 #    share -----------------------------------------------------------------------------------------------------------
 
-REQUESTS_MAX: Final = 17
-"""With the two by which each process that submits finds out what the cluster serves."""
-REQUESTS_WITHOUT_WORKER_MAX: Final = 16
+REQUESTS_MAX: Final = 16
+"""With the one by which each process that submits finds out what the cluster serves."""
+REQUESTS_WITHOUT_WORKER_MAX: Final = 15
 """The same, if the gang ends its task in the triggerer, which has seen the outcomes and the pods."""
 WRITE_LOG_AND_RESULT: Final = 'echo said; sleep 1; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 # -- Half-submitted gangs are completed or removed by one rule, also if other processes write to them meanwhile ------
 
 HOUR = timedelta(hours=1)
-FIRST_ACT = 2  # request 0 lists the Jobs, and request 1 finds out whether Kueue is served
-ALL_BUT_THE_LAST = 6  # list, Kueue, Job, Service, ConfigMap, Workload, PodGroup
-QUEUE_CHECK = 1  # a gang in a queue lists the LocalQueues in each of two versions, and does not ask for Kueue
+FIRST_ACT = 1  # request 0 lists the Jobs
+ALL_BUT_THE_LAST = 5  # list, Job, Service, ConfigMap, Workload, PodGroup
+QUEUE_CHECK = 2  # a gang in a queue lists the LocalQueues in each of two versions
 
 
 async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec = GANG_OF_4) -> Submission:

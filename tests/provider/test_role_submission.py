@@ -202,7 +202,7 @@ async def test_roles_are_refused_where_the_cluster_gives_every_job_to_a_queue():
     class WithQueue(ManagedJobs):
         """The client of a cluster that does not say that it serves Kueue."""
 
-        get_raw = InterceptedClient.get_raw
+        api_groups = InterceptedClient.api_groups
 
     async with running_cluster() as cluster:
         with pytest.raises(GangUnsupported, match="queue default"):

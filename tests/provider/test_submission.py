@@ -47,7 +47,7 @@ async def test_gang_is_placed_as_one(release):
         assert (submission.adopted, submission.attempt, submission.notes) == (False, 0, ())
 
 
-BUDGETS = {"a bare gang": (BARE, 6), "with rendezvous and files": (GANG_OF_4, 8)}
+BUDGETS = {"a bare gang": (BARE, 5), "with rendezvous and files": (GANG_OF_4, 7)}
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -189,7 +189,7 @@ async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_and_var
     async with running_cluster() as cluster:
         with pytest.raises(ProcessDied):
             await submit(
-                CrashingClient(cluster.client, Crash(3, applied=True)),
+                CrashingClient(cluster.client, Crash(2, applied=True)),
                 LEADER_AND_WORKERS,
                 first,
                 discovered=cluster.discovered,

@@ -396,9 +396,7 @@ TRANSIENT = {
     "watches are forbidden": Fault(FaultKind.STATUS, method="GET", query="watch=", times=None, code=403),
     "lists fail": Fault(FaultKind.STATUS, method="GET", path="/(pods|jobs)$", times=6, code=500),
     "podgroups are forbidden": Fault(FaultKind.STATUS, method="GET", path="/podgroups", times=None, code=403),
-    "nothing is known of the cluster": Fault(
-        FaultKind.STATUS, method="GET", path="/apis/scheduling", times=None, code=500
-    ),
+    "nothing is known of the cluster": Fault(FaultKind.STATUS, method="GET", path="/apis$", times=None, code=500),
     "the server is away": Fault(FaultKind.STATUS, times=None, code=503),
 }
 

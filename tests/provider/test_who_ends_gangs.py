@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
 HOUR: Final = timedelta(hours=1)
-BEFORE_THE_START: Final = 6
+BEFORE_THE_START: Final = 5
 
 
 async def end_task(cluster: SubmissionCluster, *, deletes: bool) -> None:

@@ -13,23 +13,31 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Unreachable
+from airflow_provider_gangjobs.cluster.kueue import served_versions
 from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
-from airflow_provider_gangjobs.cluster.served_resources import DiscoveredResources, discover
+from airflow_provider_gangjobs.cluster.served_resources import (
+    DiscoveredResources,
+    discover,
+    read_api_group,
+    with_release,
+)
 from tests.provider.virtual_time import VirtualTimeLoop, elapsed, in_virtual_time
 from tests.unit.fault_server import Connection, FaultServer, Request, status
 
 # -- Discovery distinguishes resources that are served, not served, and unknown --------------------------------------
 
-GROUP = "/apis/scheduling.k8s.io"
+VERBS = ["create", "delete", "get", "list", "patch", "watch"]
+STALE = "Stale"
 
 
 @dataclass
 class Cluster:
-    """The discovery documents of a cluster; an integer in place of a document is the status of an error."""
+    """What a cluster answers; an integer in place of an answer is the status of an error."""
 
     major: str = "1"
     minor: str = "37"
-    versions: dict[str, list[str] | int] | int = field(default_factory=dict)
+    groups: dict[str, dict[str, list[str] | str]] | int = field(default_factory=dict)
+    """Plurals of the resources by group and version, or `STALE`."""
     version: int | None = None
 
     async def handle(self, request: Request, connection: Connection) -> None:
@@ -42,24 +50,33 @@ class Cluster:
     def _document(self, path: str) -> dict[str, Any] | int:
         if path == "/version":
             return self.version or {"major": self.major, "minor": self.minor, "gitVersion": f"v1.{self.minor}.0"}
-        if isinstance(self.versions, int):
-            return self.versions
-        if path == GROUP:
-            listed = [{"version": name} for name in self.versions]
-            return {"kind": "APIGroup", "versions": listed, "preferredVersion": listed[0] if listed else None}
-        served = self.versions.get(path.rpartition("/")[2], 404)
-        if isinstance(served, int):
-            return served
-        verbs = ["create", "delete", "get", "list", "patch", "watch"]
-        return {"kind": "APIResourceList", "resources": [{"name": plural, "verbs": verbs} for plural in served]}
+        assert path == "/apis"
+        if isinstance(self.groups, int):
+            return self.groups
+        items = [
+            {"metadata": {"name": name, "creationTimestamp": None}, "versions": [_version(*one) for one in of.items()]}
+            for name, of in self.groups.items()
+        ]
+        return {"kind": "APIGroupDiscoveryList", "metadata": {}, "items": items}
+
+
+def _version(name: str, served: list[str] | str) -> dict[str, Any]:
+    if served == STALE:
+        return {"version": name, "freshness": STALE}
+    resources = [{"resource": plural, "verbs": VERBS, "subresources": []} for plural in served]
+    return {"version": name, "freshness": "Current", "resources": resources}
+
+
+def scheduling(versions: Any) -> Cluster:
+    return Cluster(groups=versions if isinstance(versions, int) else {"scheduling.k8s.io": versions})
 
 
 async def known_of(cluster: Cluster) -> DiscoveredResources:
     async with FaultServer(cluster.handle) as server, Client(server.config, retry_for_s=0) as client:
-        return await discover(client)
+        return await with_release(client, await discover(client))
 
 
-WORKLOAD = ["workloads", "podgroups", "podgroups/status"]
+WORKLOAD = ["workloads", "podgroups"]
 CLASSES = ["priorityclasses"]
 
 
@@ -76,31 +93,61 @@ CLASSES = ["priorityclasses"]
     ids=["classes only", "1.35", "1.36", "1.37", "a later release", "listed but empty"],
 )
 async def test_versions_are_those_that_serve_workloads(versions: Any, expected: tuple[str, ...]) -> None:
-    known = await known_of(Cluster(versions=versions))
+    known = await known_of(scheduling(versions))
     assert (known.scheduling_versions, known.unknown) == (expected, {})
 
 
 async def test_resources_of_each_version_are_distinguished() -> None:
-    known = await known_of(Cluster(versions={"v1": CLASSES, "v1alpha1": ["workloads"], "v1alpha2": WORKLOAD}))
+    known = await known_of(scheduling({"v1": CLASSES, "v1alpha1": ["workloads"], "v1alpha2": WORKLOAD}))
     assert [v for v, served in known.resources.items() if "podgroups" in served] == ["v1alpha2"]
     assert known.can_watch("v1alpha2", "podgroups")
     assert not known.can_watch("v1alpha1", "podgroups")
 
 
 async def test_absent_group_is_known_to_be_absent() -> None:
-    known = await known_of(Cluster(versions=404))
-    assert (known.resources, known.unknown, known.is_complete) == ({}, {}, True)
+    known = await known_of(Cluster(groups={"batch": {"v1": ["jobs"]}}))
+    assert (known.resources, known.unknown) == ({}, {})
 
 
-@pytest.mark.parametrize("code", [403, 500, 503])
-async def test_unreadable_group_is_not_known(code: int) -> None:
-    known = await known_of(Cluster(versions=code))
+@pytest.mark.parametrize("code", [403, 404, 406, 500, 503])
+async def test_groups_that_cannot_be_read_are_not_known(code: int) -> None:
+    known = await known_of(scheduling(code))
     assert (known.scheduling_versions, list(known.unknown)) == ((), ["scheduling.k8s.io"])
 
 
-async def test_unreadable_version_is_not_known_but_others_are() -> None:
-    known = await known_of(Cluster(versions={"v1": CLASSES, "v1beta1": 403, "v1alpha3": WORKLOAD}))
-    assert (known.scheduling_versions, list(known.unknown)) == (("v1alpha3",), ["v1beta1"])
+async def test_server_that_lists_only_the_names_of_groups_does_not_show_that_a_group_is_absent() -> None:
+    """A server without aggregated discovery may ignore the type that the client asks for."""
+
+    async def handle(request: Request, connection: Connection) -> None:
+        await connection.reply(
+            200, {"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "kueue.x-k8s.io"}]}
+        )
+
+    async with FaultServer(handle) as server, Client(server.config, retry_for_s=0) as client:
+        assert "no aggregated discovery" in (await read_api_group(client, "kueue.x-k8s.io")).unknown
+        assert await served_versions(client) is None
+
+
+async def test_stale_version_is_not_known_but_others_are() -> None:
+    known = await known_of(scheduling({"v1": CLASSES, "v1beta1": STALE, "v1alpha3": WORKLOAD}))
+    assert known.scheduling_versions == ("v1alpha3",)
+    assert known.unknown == {"scheduling.k8s.io": "the API server could not refresh v1beta1 of scheduling.k8s.io"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "served"),
+    [
+        ({"kueue.x-k8s.io": {"v1beta2": ["workloads"], "v1beta1": ["workloads"]}}, {"v1beta1", "v1beta2"}),
+        ({"batch": {"v1": ["jobs"]}}, set()),
+        ({"kueue.x-k8s.io": {"v1beta2": STALE}}, None),
+        ({"metrics.k8s.io": {"v1beta1": STALE}}, set()),
+        (503, None),
+    ],
+    ids=["served", "not installed", "stale", "another group is stale", "unreadable"],
+)
+async def test_kueue_is_served_or_not_or_this_is_not_known(groups: Any, served: set[str] | None) -> None:
+    async with FaultServer(Cluster(groups=groups).handle) as server, Client(server.config, retry_for_s=0) as client:
+        assert await served_versions(client) == served
 
 
 @pytest.mark.parametrize(
@@ -121,71 +168,64 @@ async def test_unreachable_cluster_is_an_error() -> None:
     async with Client(config, retry_for_s=0) as client:
         with pytest.raises(Unreachable):
             await discover(client)
+        assert await served_versions(client) is None
 
 
-async def test_concurrent_discoveries_send_one_request() -> None:
-    async with FaultServer(Cluster(versions={"v1": CLASSES}).handle) as server, Client(server.config) as client:
+async def test_all_groups_are_one_request() -> None:
+    cluster = scheduling({"v1": CLASSES})
+    async with FaultServer(cluster.handle) as server, Client(server.config) as client:
         await asyncio.gather(*(discover(client) for _ in range(20)))
-        await discover(client)
-    assert [request.path for request in server.requests] == [GROUP, f"{GROUP}/v1", "/version"]
-
-
-WANTED = {"v1beta1": {"workloads", "podgroups"}, "v1alpha2": {"workloads", "podgroups"}, "v1alpha1": {"workloads"}}
+        await asyncio.gather(*(served_versions(client) for _ in range(20)))
+        await read_api_group(client, "scheduling.volcano.sh")
+        assert [request.path for request in server.requests] == ["/apis"]
+        known = await discover(client)
+        await asyncio.gather(*(with_release(client, known) for _ in range(20)))
+    assert [request.path for request in server.requests] == ["/apis", "/version"]
 
 
 @pytest.mark.parametrize(
-    ("versions", "served", "read"),
+    ("groups", "lasts_s"),
     [
-        ({"v1": CLASSES, "v1beta1": WORKLOAD, "v1alpha2": WORKLOAD}, ("v1beta1",), ["/v1beta1"]),
-        ({"v1": CLASSES, "v1alpha2": WORKLOAD}, ("v1alpha2",), ["/v1beta1", "", "/v1alpha2"]),
-        ({"v1": CLASSES, "v1alpha1": WORKLOAD}, ("v1alpha1",), ["/v1beta1", "", "/v1alpha1"]),
-        ({"v1": CLASSES, "v1beta1": 403, "v1alpha2": WORKLOAD}, ("v1alpha2",), ["/v1beta1", "", "/v1alpha2"]),
-        ({"v1": CLASSES}, (), ["/v1beta1", "", "/v1", "version"]),
-        ({"v1": CLASSES, "v1beta1": []}, (), ["/v1beta1", "", "/v1", "version"]),
-        (500, (), ["/v1beta1", "", "version"]),
+        ({"scheduling.k8s.io": {"v1": CLASSES}}, 600.0),
+        ({"scheduling.k8s.io": {"v1": CLASSES}, "metrics.k8s.io": {"v1beta1": STALE}}, 600.0),
+        ({"scheduling.k8s.io": {"v1": CLASSES, "v1beta1": STALE}}, 30.0),
+        ({}, 30.0),
+        (403, 30.0),
     ],
-    ids=["1.37", "1.36", "1.35", "best unreadable", "none", "listed but empty", "unreadable group"],
+    ids=["served", "another group is stale", "stale", "not served", "not known"],
 )
-async def test_discovery_stops_at_the_first_wanted_version(versions: Any, served: Any, read: list[str]) -> None:
-    async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config, retry_for_s=0) as client:
-        known = await discover(client, wanted=WANTED)
-    assert known.scheduling_versions == served
-    assert [request.path for request in server.requests] == ["/version" if p == "version" else GROUP + p for p in read]
-    assert known.is_complete is (not served)
-
-
-async def test_discovery_that_stopped_early_for_one_gang_is_not_shared() -> None:
-    versions: Any = {"v1": CLASSES, "v1beta1": WORKLOAD, "v1alpha2": WORKLOAD}
-    async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config) as client:
-        await discover(client, wanted=WANTED)
-        await discover(client, wanted=WANTED)
-        assert len(server.requests) == 1
-        assert (await discover(client)).scheduling_versions == ("v1beta1", "v1alpha2")
-        assert (await discover(client, wanted=WANTED)).is_complete
-
-
-@pytest.mark.parametrize(("versions", "lasts_s"), [({"v1": CLASSES}, 600.0), (403, 30.0)], ids=["known", "not known"])
-async def test_old_discovery_is_repeated(versions: Any, lasts_s: float) -> None:
+async def test_old_discovery_is_repeated(groups: Any, lasts_s: float) -> None:
     now = 0.0
     clock = Clock(monotonic=lambda: now)
-    async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config, clock=clock) as client:
+    handle = Cluster(groups=groups).handle
+    async with FaultServer(handle) as server, Client(server.config, clock=clock, retry_for_s=0) as client:
         await discover(client)
-        first = len(server.requests)
         now = lasts_s - 1
         await discover(client)
-        assert len(server.requests) == first
+        assert len(server.requests) == 1
         now = lasts_s
         await discover(client)
-        assert len(server.requests) == 2 * first
+        assert len(server.requests) == 2
+
+
+async def test_scheduler_that_is_installed_later_is_noticed() -> None:
+    now = 0.0
+    cluster = scheduling({"v1": CLASSES})
+    clock = Clock(monotonic=lambda: now)
+    async with FaultServer(cluster.handle) as server, Client(server.config, clock=clock) as client:
+        assert (await read_api_group(client, "scheduling.volcano.sh")).versions == {}
+        cluster.groups["scheduling.volcano.sh"] = {"v1beta1": ["podgroups"]}  # type: ignore[index, call-overload]
+        now = 30.0
+        assert list((await read_api_group(client, "scheduling.volcano.sh")).versions) == ["v1beta1"]
 
 
 async def test_cancelled_discovery_is_repeated_by_the_next_caller() -> None:
-    async with FaultServer(Cluster(versions={}).handle) as server, Client(server.config) as client:
+    async with FaultServer(scheduling({"v1": CLASSES}).handle) as server, Client(server.config) as client:
         first = asyncio.create_task(discover(client))
         second = asyncio.create_task(discover(client))
         await asyncio.sleep(0)
         first.cancel()
-        assert (await second).release == "1.37"
+        assert list((await second).resources) == ["v1"]
 
 
 # -- Callers of a cached read share it, and a read that fails or is cancelled leaves what it should, in virtual

@@ -58,6 +58,8 @@ PropagationPolicy = Literal["Background", "Foreground", "Orphan"]
 
 
 JSON: Final = "application/json"
+AGGREGATED_DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""Accept header of the request for all groups, versions and resources."""
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """Accept header of a write after which the server returns the metadata of the object. A large object costs both sides
 more than the write itself."""
