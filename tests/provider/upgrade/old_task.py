@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
 from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import TaskStatesResult
+from airflow.sdk.execution_time.comms import GetXCom, TaskStatesResult, XComResult
 from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import TaskSuccessEvent
 
@@ -136,11 +136,14 @@ class OldTask:
         trigger = import_string(stored["classpath"])(**stored["trigger_kwargs"])
         trigger.task_instance = self.context()["ti"]
 
-        async def store(message: Any) -> None:
+        async def answer(message: Any) -> Any:
+            if isinstance(message, GetXCom):
+                return XComResult(key=message.key, value=xcoms.get(message.key))
             xcoms[message.key] = message.value
+            return None
 
         states = TaskStatesResult(task_states={"run": {self.golden.name: "deferred"}})
-        task_runner.SUPERVISOR_COMMS = SimpleNamespace(send=lambda _: states, asend=store)  # type: ignore[assignment]
+        task_runner.SUPERVISOR_COMMS = SimpleNamespace(send=lambda _: states, asend=answer)  # type: ignore[assignment]
         assert isinstance(self._event_of(trigger, act), TaskSuccessEvent)
         return xcoms
 
