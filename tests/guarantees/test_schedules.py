@@ -49,7 +49,7 @@ async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("request_s", "questions"), [(1.0, 0), (4.5, 1), (12.0, 2), (31.0, 3)], ids=lambda value: f"{value:g}"
+    ("request_s", "questions"), [(1.0, 0), (4.5, 1), (12.0, 1), (31.0, 3)], ids=lambda value: f"{value:g}"
 )
 @in_virtual_time
 async def test_slow_api_server_delays_the_start_of_a_gang_and_does_not_prevent_it(
@@ -58,7 +58,8 @@ async def test_slow_api_server_delays_the_start_of_a_gang_and_does_not_prevent_i
     """Airflow is asked at most before the Job is created, before it is started, and after the start."""
     async with simulated(request_s=request_s) as airflow:
         await airflow.until(lambda: airflow.ti.state == "deferred", within_s=20 * request_s)
-        sent = airflow.requests["worker-0"]
+        # That Kueue is not served is read again when the answer is half a minute old.
+        sent = [request for request in airflow.requests["worker-0"] if request != "GET /apis"]
         assert len(sent) == len(set(sent)), sent
         assert airflow.questions == questions
 

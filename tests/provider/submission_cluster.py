@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -65,6 +66,10 @@ class InterleavingClient:
         return call
 
 
+TURNS_A_SECOND: Final = 200
+"""How many turns of the event loop a second of sleep takes, so that pauses of other lengths part concurrent calls."""
+
+
 class FakeTime:
     """A clock in which time passes only during a sleep."""
 
@@ -79,6 +84,8 @@ class FakeTime:
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
         self.meanwhile(seconds)
+        for _ in range(round(seconds * TURNS_A_SECOND)):
+            await asyncio.sleep(0)
 
 
 @dataclass
