@@ -121,9 +121,7 @@ def ended(rank: int, made: Callable[[PodBuilder], PodBuilder]) -> PodBuilder:
 
 
 GROUP_ERROR = {"status": {"conditions": [condition("PodGroupScheduled", False, 4, "SchedulerError", "no such class")]}}
-DISCOVERED = {
-    "kueue.x-k8s.io": {"kind": "APIGroup", "name": "kueue.x-k8s.io", "versions": [{"version": "v1beta1"}]},
-}
+DISCOVERED = {"items": [{"metadata": {"name": "kueue.x-k8s.io"}, "versions": [{"version": "v1beta1"}]}]}
 
 
 def after_start(*pods: PodBuilder, ready: int = 0) -> Case:
@@ -243,8 +241,8 @@ class Lister:
         *above, resource = request.path.strip("/").split("/")
         if resource == "selfsubjectaccessreviews":
             await connection.reply(201, {"status": {"allowed": True}})
-        elif resource in DISCOVERED:
-            await connection.reply(200, DISCOVERED[resource])
+        elif resource == "apis":
+            await connection.reply(200, DISCOVERED)
         elif above[-1:] in (["persistentvolumeclaims"], ["localqueues"]) or resource == "pendingworkloads":
             await connection.reply(404, status(404, "NotFound"))
         else:
