@@ -1,17 +1,16 @@
 """Fit a forecast of daily sales in one pod.
 
-One pod needs no gang scheduler. It waits for room within a limit, runs again after a
-preemption without a retry, and the task uses a retry only for what the cluster caused
-(a retry policy needs Airflow 3.3). The image needs only Python.
+One pod needs no gang scheduler. It waits for room within a limit, and runs again after
+a preemption without a retry. A program that fails would fail again, so the task has no
+retries. The image needs only Python.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, dag, task
+from airflow.sdk import dag, task
 
-from airflow_provider_gangjobs import exceptions as gangs
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 FIT = """
@@ -59,23 +58,6 @@ with open(os.environ["GANG_RESULT_PATH"], "w") as result:
     json.dump({"weights": best, "error": error}, result)
 """
 
-CLUSTER_ONLY = ExceptionRetryPolicy(
-    rules=[
-        RetryRule(
-            [gangs.Disrupted, gangs.SubmissionFailed, gangs.TrackingFailed],
-            RetryAction.RETRY,
-            reason="the cluster caused it",
-        ),
-        RetryRule(
-            gangs.Unschedulable,
-            RetryAction.RETRY,
-            retry_delay=timedelta(minutes=30),
-            reason="the cluster had no room",
-        ),
-        RetryRule(gangs.GangJobError, RetryAction.FAIL, reason="a retry cannot help"),
-    ]
-)
-
 
 @dag(
     schedule=None,
@@ -101,8 +83,6 @@ def fit_forecast_pod() -> None:
         assemble_timeout=timedelta(minutes=30),  # for a node, an image, and volumes
         run_timeout=timedelta(minutes=10),
         max_disruptions=3,  # preempted, evicted, or lost with a node: without a retry
-        retries=3,
-        retry_policy=CLUSTER_ONLY,
         results="rank0",  # what the program writes to $GANG_RESULT_PATH
     )
     check(fit.output)

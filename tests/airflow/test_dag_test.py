@@ -20,7 +20,13 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 @pytest.fixture(scope="module")
 def reports(connected: AirflowHome) -> dict[str, DagTestResult]:
     return connected.test_dags(
-        "three_ranks", "three_ranks_in_worker", "failing_rank", "functions", "failing_function", "without_cluster"
+        "three_ranks",
+        "three_ranks_in_worker",
+        "failing_rank",
+        "failing_rank_with_policy",
+        "functions",
+        "failing_function",
+        "without_cluster",
     )
 
 
@@ -64,6 +70,13 @@ def test_failed_rank_fails_the_task_with_the_reason(reports: dict[str, DagTestRe
     assert "AppFailed: Gang default/failing-rank-gang" in report.log
     assert "exited with code 3" in report.log
     assert "[rank 1] rank 1 gives up" in report.log
+
+
+def test_retry_policy_knows_the_error_of_a_gang(reports: dict[str, DagTestResult]) -> None:
+    report = reports["failing_rank_with_policy"]
+
+    assert report.state == "failed"
+    assert "a retry cannot help" in report.log
 
 
 def test_function_gets_what_other_tasks_and_templates_give(reports: dict[str, DagTestResult]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import airflow.sdk
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
@@ -13,8 +12,6 @@ EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
 def test_example_is_parsed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "ExceptionRetryPolicy" in file.read_text() and not hasattr(airflow.sdk, "ExceptionRetryPolicy"):
-        pytest.skip("Airflow has retry policies from 3.3 on")
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
     runpy.run_path(str(file))

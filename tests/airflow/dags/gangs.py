@@ -6,8 +6,9 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, ExceptionRetryPolicy, RetryAction, RetryRule, task
 
+from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 WRITE_RANK = """
@@ -78,6 +79,10 @@ with DAG("three_ranks_in_worker", schedule=None):
 
 with DAG("failing_rank", schedule=None):
     gang(RANK_1_FAILS, on_finish="delete")
+
+with DAG("failing_rank_with_policy", schedule=None):
+    cannot_help = RetryRule(GangJobError, RetryAction.FAIL, reason="a retry cannot help")
+    gang(RANK_1_FAILS, retries=3, retry_policy=ExceptionRetryPolicy(rules=[cannot_help]), on_finish="delete")
 
 with DAG("long_log", schedule=None):
     gang(LONG_LOG)

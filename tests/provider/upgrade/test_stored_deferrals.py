@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
+from airflow.triggers.base import BaseTrigger
 from msgspec import convert
 from msgspec.structs import replace
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tests.provider.virtual_control_plane import VirtualControlPlane
 
 FILES = [golden.read(version, name) for version in golden.VERSIONS for name in golden.names(version)]
+SINCE_3_3 = hasattr(BaseTrigger, "on_kill")
+"""Whether Airflow ends a task in a triggerer."""
 DEFERRALS = [(each, name) for each in FILES for name in each.data["deferrals"]]
 EVENTS = [(each, name) for each in FILES for name in each.data["events"]]
 
@@ -72,6 +75,7 @@ def test_event_is_completed_with_the_same_result_or_error(
         path, kwargs = end["deferred"].trigger.serialize()
         assert path == left["classpath"]
         assert _known(kwargs) == _known({**kwargs, **left["trigger_kwargs"]})
+        assert kwargs.get("end") == (left["trigger_kwargs"]["end"] if SINCE_3_3 else None)
         assert end["deferred"].method_name == left["next_method"]
     else:
         assert end == expected
@@ -91,8 +95,11 @@ def _deferral_of(old: Golden, event: str) -> str:
 
 
 def _known(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments without those of the time and of the cluster. A gang that is submitted has a new uid."""
-    return {key: value for key, value in kwargs.items() if key not in ("deadline", "uid")}
+    """Return the arguments without those of the time, of the cluster, and of this Airflow.
+
+    A gang that is submitted has a new uid.
+    """
+    return {key: value for key, value in kwargs.items() if key not in ("deadline", "uid", "end")}
 
 
 # -- The log of a rank goes on in the log of the task where an earlier release has stopped ---------------------------
