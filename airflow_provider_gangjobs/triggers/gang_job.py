@@ -112,8 +112,9 @@ class _GangTrigger(StoredTrigger):
                 ask_airflow_once(self.args, self.task_instance)
             on_end, loop_ends = self._note_end, not is_in_triggerer
             event = await wait_for_event(self.args, self.until, self.log, loop_ends=loop_ends, on_end=on_end)
-            known = self.args, event, self.task_instance, self.log, self._seen_end
-            ends_here = is_in_triggerer and await complete(*known, began=started)
+            ends_here = is_in_triggerer and await complete(
+                self.args, event, self.task_instance, self.log, self._seen_end, began=started
+            )
         if ends_here:
             self._has_yielded = True
             deliver_when_accepted(self.args, event, self.task_instance)
