@@ -384,7 +384,8 @@ class _Follower:
         ended = reason_of_end(verdict, self.harvester.outcomes, self.harvester.failed_ranks)
         state = replace(state, phase=PHASE_OF_STATUS[verdict.status], counts=counts, reason=ended)
         self.reporter.report(state, self.now())
-        self.options.on_end(SeenEnd(self.harvester.stored_outcomes, list(self.watch.pods_by_uid.values())))
+        pods_seen = list(self.watch.pods_by_uid.values())
+        self.options.on_end(SeenEnd(self.harvester.stored_outcomes, pods_seen, self.harvester.has_begun_ledger))
         return self._event(
             verdict.status,
             replace(state, phase=phase),

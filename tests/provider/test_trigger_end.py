@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS
 from tests.annotations import claimed
-from tests.timeouts import TIMEOUT_S
+from tests.timeouts import TIMEOUT_S, poll
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -346,6 +346,20 @@ def test_logs_that_a_triggerer_has_copied_before_it_was_stopped_have_a_note(task
     _, second = run(one, then="up_for_retry")
 
     assert (note in first, note in second) == (False, True)
+
+
+def test_trigger_that_records_the_first_outcome_does_not_ask_who_else_has_copied_the_logs(
+    task: TaskMaker, supervisor: Supervisor, run: Any
+) -> None:
+    """In a burst, gangs end before their triggers begin, and each request waits for its turn at the supervisor."""
+
+    def wait_until_complete(one: Task) -> None:
+        poll(lambda: all("completionTime" in job.get("status", {}) for job in one.jobs))
+
+    run(make(task), before=wait_until_complete)
+
+    assert supervisor.xcoms["return_value"] == RESULTS
+    assert "GetXCom" not in supervisor.asked
 
 
 @pytest.mark.parametrize(("logs", "is_told"), [("all", True), ("none", False)])

@@ -204,18 +204,24 @@ class _Completion:
             async with limits.logs:
                 lines = await self._read_logs(client, event, end, evidence.outcomes)
         async with limits.pushes:
-            was_begun = may_be_begun and (not end.pushes_xcoms or await has_xcom(self.ti, XCOM_END))
+            was_begun = bool(lines) and may_be_begun and (not end.pushes_xcoms or await has_xcom(self.ti, XCOM_END))
             if not await awaits_delivery(client, self.args.ref, self.args.claim):
                 raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
             if end.pushes_xcoms:
                 await self._push_xcoms(event, value, end)
-        if lines and was_begun:
+        if was_begun:
             self.log.warning("Another triggerer may have copied these logs before, so lines appear a second time")
         return lines
 
     def _may_be_begun(self, client: Client, event: GangEvent) -> bool:
-        """Return whether another triggerer may have begun this end: before this trigger, or while it was stopped."""
+        """Return whether another triggerer may have begun this end: before this trigger, or while it was stopped.
+
+        Each end begins when all outcomes are recorded. So no other triggerer has begun it if this trigger, which was
+        not stopped since, recorded the first one.
+        """
         ended, running_s = event.times.get("ended"), asyncio.get_running_loop().time() - self.began
+        if self.seen.is_first and running_s < LATE_S:
+            return False
         if ended is None:
             return True
         return (client.server_clock.now() - ended).total_seconds() > min(LATE_S, running_s - CLOCK_ERROR_S)

@@ -356,6 +356,11 @@ class Harvester:
         return [outcome for outcome in self.outcomes if outcome.uid in recorded]
 
     @property
+    def has_begun_ledger(self) -> bool:
+        """Whether no other process had recorded an outcome of the gang before this harvester did."""
+        return self._ledger is not None and self._ledger.was_begun_here
+
+    @property
     def backlog(self) -> int:
         """Pods that wait to be recorded or released."""
         return len(self._queue)

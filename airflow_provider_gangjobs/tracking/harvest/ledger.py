@@ -134,6 +134,8 @@ class Ledger:
         self._recorded: dict[str, None] | None = None
         """Used as a set. The garbage collector scans a large set, but not a dict that has only strings."""
         self._shard = _Shard()
+        self.was_begun_here = False
+        """No other process had recorded an outcome when this object recorded its first one."""
 
     @property
     def recorded(self) -> AbstractSet[str]:
@@ -283,7 +285,9 @@ class Ledger:
             "ownerReferences": [owned_by("batch/v1", "Job", self.ref.name, self.ref.uid)],
         }
         manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)}
-        return await self._client.create(CONFIGMAPS, manifest, self.ref.namespace, returns_metadata=True)
+        stored = await self._client.create(CONFIGMAPS, manifest, self.ref.namespace, returns_metadata=True)
+        self.was_begun_here = self.was_begun_here or self._shard.number == 0
+        return stored
 
 
 def _is_too_large(error: ApiError) -> bool:
