@@ -70,13 +70,13 @@ class _ApiGroups:
     """One response of aggregated discovery."""
 
     groups: Mapping[str, ApiGroupView]
-    unknown: str
-    """Why there is no response; empty if there is one."""
+    error: ClusterError | None
+    """Why there is no response; `None` if there is one."""
     read_at_s: float
 
     def find(self, name: str) -> ServedGroup:
         """Return what is known of a group."""
-        return self.groups[name].served() if name in self.groups else ServedGroup(unknown=self.unknown)
+        return self.groups[name].served() if name in self.groups else ServedGroup(unknown=str(self.error or ""))
 
 
 async def read_api_group(client: Client, name: str) -> ServedGroup:
@@ -97,14 +97,27 @@ async def read_api_group(client: Client, name: str) -> ServedGroup:
     return (await cached_read(client, (_ApiGroups,), partial(_read_groups, client), accepts=is_recent)).find(name)
 
 
+async def read_group_names(client: Client) -> Collection[str]:
+    """Return the names of all API groups of the cluster, also of groups whose versions are unknown.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    read = partial(_read_groups, client)
+    known = await cached_read(client, (_ApiGroups,), read, accepts=lambda known: known.error is None)
+    if known.error is not None:
+        raise known.error
+    return known.groups.keys()
+
+
 async def _read_groups(client: Client) -> Answer[_ApiGroups]:
-    groups, unknown = [], ""
+    groups, failure = [], None
     try:
         groups = await client.api_groups()
     except (ApiError, ReplyLost) as error:
-        unknown = str(error)
+        failure = error
     by_name = {group.metadata.name: group for group in groups}
-    return Answer(_ApiGroups(by_name, unknown, client.clock.monotonic()), EXPIRY_S)
+    return Answer(_ApiGroups(by_name, failure, client.clock.monotonic()), EXPIRY_S)
 
 
 VersionResources = Mapping[str, Collection[str]]

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
-from airflow_provider_gangjobs.cluster.served_resources import read_api_group, review
+from airflow_provider_gangjobs.cluster.served_resources import read_api_group, read_group_names, review
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang import checkup
@@ -31,14 +31,7 @@ from airflow_provider_gangjobs.gang.schedulers import SEPARATE_SCHEDULERS
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
-from airflow_provider_gangjobs.kube.resources import (
-    CONFIGMAPS,
-    JOB_SET_GROUP,
-    JOBS,
-    KUEUE_GROUP,
-    KUEUE_VISIBILITY_GROUP,
-    Resource,
-)
+from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.kube.text import to_one_line
 from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow
 from airflow_provider_gangjobs.submission.capabilities import probe_job
@@ -63,8 +56,6 @@ KUEUE_MANAGER: Final = "kueue-controller-manager"
 TRY_WITHIN_S: Final = 120.0
 TRY_IMAGE: Final = "registry.k8s.io/pause:3.10"
 """Every cluster can pull this image, or has it, because it is that of the sandbox of pods."""
-_KUEUE: Final = {KUEUE_GROUP, KUEUE_VISIBILITY_GROUP}
-_GROUPS: Final = {*_KUEUE, JOB_SET_GROUP, "scheduling.volcano.sh", "scheduling.x-k8s.io"}
 
 
 class Examination(Struct, frozen=True):
@@ -124,7 +115,7 @@ async def check_clocks(service: GangService, what: Examination) -> Sequence[Find
 
 async def check_rights(service: GangService, what: Examination) -> Sequence[Finding]:
     """Ask which rights the connection has: all at once, and one by one where that answer is not complete."""
-    wanted = checkup.wanted_rights(await _served_groups(service))
+    wanted = checkup.wanted_rights(await read_group_names(service.client))
     body = {
         "apiVersion": RULES_REVIEWS.api_version,
         "kind": RULES_REVIEWS.kind,
@@ -136,10 +127,6 @@ async def check_rights(service: GangService, what: Examination) -> Sequence[Find
     asked = {**asked, **{right: right.verbs for right in wanted if right.in_all_namespaces}}
     missing |= {right: await _denied(service, what.namespace, right, verbs) for right, verbs in asked.items()}
     return checkup.judge_rights({right: verbs for right, verbs in missing.items() if verbs}, wanted, what.namespace)
-
-
-async def _served_groups(service: GangService) -> set[str]:
-    return {group.metadata.name for group in await service.client.api_groups()} & _GROUPS
 
 
 async def _denied(service: GangService, namespace: str, right: Right, verbs: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import running
 from tests.provider.submission_cluster import NO_PERMISSION, config, running_cluster
-from tests.provider.test_capabilities import ManagedJobs
+from tests.provider.test_capabilities import ManagedJobs, NewProcess
 from tests.sandbox_faults import arm
 
 if TYPE_CHECKING:
@@ -114,6 +114,22 @@ async def test_refusal_is_named_with_its_remedy(refusal: Refusal) -> None:
     assert finding.health is Health.PROBLEM
     assert refusal.what in finding.what
     assert finding.remedy.startswith(refusal.remedy)
+
+
+async def test_groups_of_the_cluster_are_read_once() -> None:
+    async with running_cluster() as cluster:
+        client = NewProcess(cluster.client)
+        await examine(GangService(client), HERE)
+    assert client.requests.count("GET /apis") == 1
+
+
+async def test_rights_are_unknown_if_the_groups_cannot_be_read() -> None:
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=403, path="/apis$", times=None))
+        client = NewProcess(cluster.client)
+        finding = {each.check: each for each in await examine(GangService(client), HERE)}["rights"]
+    assert finding.health is Health.UNKNOWN
+    assert "it may not be read" in finding.what
 
 
 async def test_namespace_that_does_not_exist_is_named() -> None:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.errors import Unreachable
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Unreachable
 from airflow_provider_gangjobs.cluster.kueue import served_versions
 from airflow_provider_gangjobs.cluster.loop_local import Answer, CachedReads
 from airflow_provider_gangjobs.cluster.served_resources import (
     DiscoveredResources,
     discover,
     read_api_group,
+    read_group_names,
     with_release,
 )
 from tests.provider.virtual_time import VirtualTimeLoop, elapsed, in_virtual_time
@@ -128,6 +129,22 @@ async def test_server_that_lists_only_the_names_of_groups_does_not_show_that_a_g
         assert await served_versions(client) is None
 
 
+async def test_names_of_groups_include_a_stale_group() -> None:
+    cluster = Cluster(groups={"kueue.x-k8s.io": {"v1beta2": STALE}})
+    async with FaultServer(cluster.handle) as server, Client(server.config) as client:
+        assert list(await read_group_names(client)) == ["kueue.x-k8s.io"]
+
+
+async def test_names_of_groups_that_cannot_be_read_are_an_error_and_read_again() -> None:
+    cluster = scheduling(503)
+    async with FaultServer(cluster.handle) as server, Client(server.config, retry_for_s=0) as client:
+        assert (await read_api_group(client, "kueue.x-k8s.io")).unknown
+        with pytest.raises(ClusterError, match="503"):
+            await read_group_names(client)
+        cluster.groups = {"kueue.x-k8s.io": {"v1beta2": ["workloads"]}}
+        assert list(await read_group_names(client)) == ["kueue.x-k8s.io"]
+
+
 async def test_stale_version_is_not_known_but_others_are() -> None:
     known = await known_of(scheduling({"v1": CLASSES, "v1beta1": STALE, "v1alpha3": WORKLOAD}))
     assert known.scheduling_versions == ("v1alpha3",)
@@ -177,6 +194,7 @@ async def test_all_groups_are_one_request() -> None:
         await asyncio.gather(*(discover(client) for _ in range(20)))
         await asyncio.gather(*(served_versions(client) for _ in range(20)))
         await read_api_group(client, "scheduling.volcano.sh")
+        assert list(await read_group_names(client)) == ["scheduling.k8s.io"]
         assert [request.path for request in server.requests] == ["/apis"]
         known = await discover(client)
         await asyncio.gather(*(with_release(client, known) for _ in range(20)))
