@@ -84,20 +84,25 @@ async def read_ledger(client: Client, ref: GangRef, *, is_sample: bool = False) 
     per_page = SAMPLE_SHARDS if is_sample else SHARDS_PER_PAGE
     async with aclosing(_shard_pages(client, ref, per_page)) as pages:
         async for page in pages:
-            for shard in page:
+            for _, shard in page:
                 found |= {uid: decode(uid, text) for uid, text in _data(shard).items() if uid not in found}
             if is_sample:
                 break
     return list(found.values())
 
 
-async def _shard_pages(client: Client, ref: GangRef, per_page: int) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """Yield the ConfigMaps of the ledger. A ConfigMap with another name, such as a copy of one of them, is left out."""
+async def _shard_pages(
+    client: Client, ref: GangRef, per_page: int
+) -> AsyncGenerator[list[tuple[int, dict[str, Any]]], None]:
+    """Yield the ConfigMaps of the ledger with the numbers in their names.
+
+    A ConfigMap with another name, such as a copy of one of them, is left out.
+    """
     selector = ledger_selector(ref.name, ref.uid)
     listed = client.list_views(dict[str, Any], CONFIGMAPS, ref.namespace, label_selector=selector, limit=per_page)
     async with aclosing(listed) as pages:
         async for page in pages:
-            yield [shard for shard in page if _number_of(ref, shard) is not None]
+            yield [(number, shard) for shard in page if (number := _number_of(ref, shard)) is not None]
 
 
 def _number_of(ref: GangRef, shard: Mapping[str, Any]) -> int | None:
@@ -119,6 +124,11 @@ class _Shard(Struct, frozen=True):
     number: int = 0
     uid: str = ""
     filled_bytes: int = 0
+
+
+def _seen(number: int, shard: Mapping[str, Any]) -> _Shard:
+    filled_bytes = sum(_entry_bytes(uid, text) for uid, text in _data(shard).items())
+    return _Shard(number, shard["metadata"]["uid"], filled_bytes)
 
 
 def _ignore(_: Sequence[Outcome]) -> None: ...
@@ -162,11 +172,11 @@ class Ledger:
         found: dict[str, None] = {}
         time_slice = loop_local(TimeSlice)
         async with aclosing(_shard_pages(self._client, self.ref, SHARDS_PER_PAGE)) as pages:
-            async for shard in (shard async for page in pages for shard in page):
+            async for number, shard in (numbered async for page in pages for numbered in page):
                 new = {uid: text for uid, text in _data(shard).items() if uid not in found}
                 on_read([decode(uid, text) for uid, text in new.items()])
                 found |= dict.fromkeys(new)
-                seen = self._seen(shard)
+                seen = _seen(number, shard)
                 self._shard = seen if seen.number >= self._shard.number else self._shard
                 await time_slice.yield_if_due()
         self._recorded = found | (self._recorded or {})
@@ -257,15 +267,9 @@ class Ledger:
                 there = await self._client.get(CONFIGMAPS, self._name, self.ref.namespace)
                 if not self._is_ours(there):
                     return there
-                self._shard = self._seen(there)
+                self._shard = _seen(self._shard.number, there)
         patch = {"metadata": {"uid": self._shard.uid}, "data": dict(part)}
         return await self._client.patch(CONFIGMAPS, self._name, self.ref.namespace, patch, returns_metadata=True)
-
-    def _seen(self, shard: Mapping[str, Any]) -> _Shard:
-        number = _number_of(self.ref, shard)
-        assert number is not None, "the name is that of a shard"
-        filled_bytes = sum(_entry_bytes(uid, text) for uid, text in _data(shard).items())
-        return _Shard(number, shard["metadata"]["uid"], filled_bytes)
 
     @property
     def _name(self) -> str:
