@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property, partial
@@ -395,7 +396,7 @@ def log_problems(
 
     :param workers: The number of ranks, if it is known when the DAG file is parsed.
     """
-    if not _is_whole_number(log_limit) or log_limit < LOG_LIMIT_BYTES_MIN:
+    if not is_whole_number(log_limit, LOG_LIMIT_BYTES_MIN):
         what = f"is {log_limit!r}, not a number of bytes of at least {LOG_LIMIT_BYTES_MIN:,}"
         yield Problem("log_limit", what, f"Give whole bytes; the default is {LOG_LIMIT_BYTES:,}")
     names = [log_containers] if isinstance(log_containers, str) else log_containers
@@ -405,11 +406,7 @@ def log_problems(
     if not _are_ranks(stream_logs):
         what = f"is {stream_logs!r}, neither a bool nor at most {STREAMED_RANKS_MAX} ranks"
         yield Problem("stream_logs", what, "Give True for rank 0, False, or a list of ranks")
-    elif (
-        _is_whole_number(workers)
-        and workers > 0
-        and (beyond := [rank for rank in streamed_ranks(stream_logs) if rank >= workers])
-    ):
+    elif is_whole_number(workers, 1) and (beyond := [rank for rank in streamed_ranks(stream_logs) if rank >= workers]):
         what = f"has rank {beyond[0]}, and the ranks are 0 to {workers - 1}"
         yield Problem("stream_logs", what, "Give ranks of the gang")
 
@@ -417,11 +414,12 @@ def log_problems(
 def _are_ranks(given: Any) -> bool:
     if isinstance(given, bool):
         return True
-    ranks = [given] if _is_whole_number(given) else given
+    ranks = [given] if is_whole_number(given) else given
     if not isinstance(ranks, Sequence) or isinstance(ranks, str) or len(ranks) > STREAMED_RANKS_MAX:
         return False
-    return all(_is_whole_number(rank) and rank >= 0 for rank in ranks)
+    return all(is_whole_number(rank, 0) for rank in ranks)
 
 
-def _is_whole_number(given: Any) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool)
+def is_whole_number(value: Any, at_least: float = -math.inf, at_most: float = math.inf) -> bool:
+    """Return whether the value is a whole number in these limits. A bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most

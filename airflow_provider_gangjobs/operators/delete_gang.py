@@ -14,11 +14,12 @@ from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailExceptio
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
 from airflow_provider_gangjobs.exceptions.base import DELETION
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.spec import is_whole_number
 from airflow_provider_gangjobs.kube.text import pluralize
 from airflow_provider_gangjobs.parameters import checks, target_gangs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
     from airflow.sdk import Context
@@ -88,11 +89,19 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
         self.pods_gone_within_s = checks.to_seconds(pods_gone_within)
         kinds = ("gangs", "submission_ids", "external_task_id")
         target_gangs.require_one_kind(**{name: getattr(self, name) for name in kinds})
+        checks.refuse(self._ignored_parameters())
         target_gangs.require_readable(self)
         if not checks.is_templated(external_map_index):
             self._map_indexes()
         checks.refuse(checks.flag_problems("ignore_missing", ignore_missing))
         checks.refuse(checks.duration_problems("pods_gone_within", self.pods_gone_within_s))
+
+    def _ignored_parameters(self) -> Iterator[Problem]:
+        """Yield a problem for each parameter that describes a task, if the gangs are not those of a task."""
+        what = "is given without external_task_id, and the other parameters say which gangs"
+        for name in ("external_dag_id", "external_run_id", "external_map_index"):
+            if self.external_task_id is None and getattr(self, name) is not None:
+                yield Problem(name, what, "Leave it out, or give external_task_id and nothing else that selects gangs")
 
     def execute(self, context: Context) -> list[dict[str, str]]:
         """Delete the gangs, and return their references when their pods have ended.
@@ -131,15 +140,15 @@ class GangJobDeleteOperator(target_gangs.GangTargets):
 
     def _map_indexes(self) -> list[int]:
         indexes = [-1] if self.external_map_index is None else target_gangs.as_list(self.external_map_index)
-        try:
-            return [int(index) for index in indexes]
-        except (TypeError, ValueError, OverflowError):
-            what = f"is {self.external_map_index!r:.80}"
+        numbers = [checks.parse_whole_number(index) for index in indexes]
+        if not all(is_whole_number(number, -1) for number in numbers):
+            what = f"is {self.external_map_index!r:.80}, not a whole number of -1 or more"
             remedy = (
                 "Give a number or a list of numbers. A template gives text; "
                 "for a list, set render_template_as_native_obj"
             )
-            raise InvalidGangSpec((Problem("external_map_index", what, remedy),)) from None
+            raise InvalidGangSpec((Problem("external_map_index", what, remedy),))
+        return numbers
 
     async def _delete(
         self, service: GangService, selection: GangSelection, deleted_by: str, *, may_be_missing: bool

@@ -16,7 +16,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S, RESULTS_LIMIT_BYTES, GangSpec, WaitUntil
+from airflow_provider_gangjobs.gang.spec import (
+    DURATION_MAX_S,
+    RESULTS_LIMIT_BYTES,
+    GangSpec,
+    WaitUntil,
+    is_whole_number,
+)
 
 if TYPE_CHECKING:
     from enum import StrEnum
@@ -140,11 +146,6 @@ def _is_duration(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= DURATION_MAX_S
 
 
-def is_whole_number(value: Any, at_least: int, at_most: float = math.inf) -> bool:
-    """Return whether the value is a whole number in these limits."""
-    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most
-
-
 def flag_problems(name: str, value: Any) -> Iterator[Problem]:
     """Yield a problem if the value is neither a bool nor 0 or 1. The text "False", or a template, would mean true."""
     if not isinstance(value, int) or value not in (0, 1):
@@ -253,8 +254,8 @@ def _to_text(item: Any) -> Any:
 
 
 def parse_whole_number(value: Any) -> Any:
-    """Return the number that a template has rendered as text, and any other value unchanged."""
-    return int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value) else value
+    """Return the number of at most 64 bits that a template has rendered as text, and any other value unchanged."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,19}\s*", value) else value
 
 
 def is_file_path(value: Any) -> bool:

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.container_programs import PROGRAMS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.identity import digest_of
-from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil, find_supervised
+from airflow_provider_gangjobs.gang.spec import GangSpec, WaitUntil, find_supervised, is_whole_number
 from airflow_provider_gangjobs.kube import quantity
 from airflow_provider_gangjobs.kube.names import problem_with_dns_label, problem_with_dns_subdomain
 from airflow_provider_gangjobs.kube.well_known import COMPLETION_INDEX, FILES_PATH
@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.parameters.checks import (
     add_env,
     append_item,
     is_templated,
-    is_whole_number,
     parse_whole_number,
     refuse,
 )

@@ -17,14 +17,13 @@ from airflow_provider_gangjobs.airflow_api.task_log import skip_with_never_fail
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import GangJobError, Problem, TrackingFailed
-from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.gang.spec import Results, is_whole_number
 from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
 from airflow_provider_gangjobs.parameters.checks import (
     choice_problems,
     flag_problems,
     is_templated,
-    is_whole_number,
     refuse,
     refuse_triggerer,
 )

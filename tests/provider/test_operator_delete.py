@@ -192,7 +192,13 @@ def names(embedded: Any, selector: str) -> list[str]:
     [
         ({}, "gangs: are all missing. Give exactly one of gangs, submission_ids, external_task_id"),
         ({"gangs": 3}, r"gangs\[0\]: is 3. Give the name of a Job"),
-        ({"external_task_id": "a", "external_map_index": "x"}, "external_map_index: is 'x'"),
+        *(
+            ({"external_task_id": "a", "external_map_index": index}, "external_map_index: is .*, not a whole number")
+            for index in ("x", 1.7, True, -2, [0, 1.5], "9" * 5000)
+        ),
+        ({"gangs": "a", "external_dag_id": "b"}, "external_dag_id: is given without external_task_id.* Leave it out"),
+        ({"submission_ids": "a", "external_run_id": "{{ run_id }}"}, "external_run_id: is given without external_task"),
+        ({"gangs": "a", "external_map_index": 0}, "external_map_index: is given without external_task_id"),
         ({"gangs": {"name": "a", "namespace": "../x"}}, r"gangs\[0\].namespace: '../x' may only have"),
         ({"gangs": [{"name": "a", "namespace": 5}]}, r"gangs\[0\].namespace: is 5, which is not text"),
         ({"gangs": "a", "pods_gone_within": 0}, "pods_gone_within: is 0, not a positive duration"),

@@ -302,10 +302,14 @@ def test_first_folder_that_has_a_file_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [("4", 4), (" 4 ", 4), ("-1", -1), (4, 4), ("four", "four"), ("4.0", "4.0"), (None, None)]
+    ("value", "expected"), [("4", 4), (" 4 ", 4), ("-1", -1), *((same, same) for same in (4, "four", "4.0", None))]
 )
 def test_number_rendered_as_text_is_a_number(value: Any, expected: Any) -> None:
     assert parse_whole_number(value) == expected
+
+
+def test_text_of_thousands_of_digits_is_no_number() -> None:
+    assert parse_whole_number("9" * 5000) == "9" * 5000
 
 
 def test_every_parameter_of_the_spec_can_be_given() -> None:

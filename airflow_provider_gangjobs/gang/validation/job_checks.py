@@ -42,6 +42,7 @@ from airflow_provider_gangjobs.gang.spec import (
     GangSpec,
     Rendezvous,
     RoleSpec,
+    is_whole_number,
     names_of_type,
     roles_of,
     spec_of_role,
@@ -325,7 +326,7 @@ def _scheduler_of_roles(spec: GangSpec) -> Iterator[Problem]:
 
 def _size_of_roles(spec: GangSpec) -> Iterator[Problem]:
     workers = [role.get("workers") for role in (spec.roles or {}).values()]
-    if all(number is None or (isinstance(number, int) and number >= 1) for number in workers):
+    if all(number is None or is_whole_number(number, 1) for number in workers):
         size = sum(role.size for role in roles_of(spec))
         if size > INDEXED_PARALLELISM_MAX:
             yield Problem("roles", f"have {size} ranks together", f"A gang has {INDEXED_PARALLELISM_MAX} at most")

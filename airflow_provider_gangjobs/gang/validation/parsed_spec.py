@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
     parse_manifest,
     path_of,
 )
-from airflow_provider_gangjobs.gang.spec import FIELD_TYPES, GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.spec import FIELD_TYPES, GangSpec, Rendezvous, is_whole_number
 from airflow_provider_gangjobs.kube.text import is_utf8
 
 TEMPLATE = "spec.template"
@@ -233,7 +233,7 @@ def _integers(parsed: ParsedSpec) -> Iterator[Problem]:
     job = parsed.manifest.get("spec", {})
     for name in _INTEGERS if isinstance(job, Mapping) else ():
         value = job.get(name, 0)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not is_whole_number(value, 0):
             yield Problem(f"manifest.spec.{name}", f"is {value!r}, not a whole number of 0 or more", "Correct it")
 
 
@@ -276,7 +276,7 @@ def _resources(path: str, value: Any) -> Iterator[Problem]:
 
 
 def _whole(path: str, value: Any) -> Iterator[Problem]:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_whole_number(value):
         yield Problem(path, f"is {value!r}, not a whole number", "Give an int")
 
 

@@ -35,7 +35,7 @@ from airflow_provider_gangjobs.gang.render.files import (
 from airflow_provider_gangjobs.gang.render.placement import rendezvous_of
 from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV
 from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
-from airflow_provider_gangjobs.gang.spec import find_supervised
+from airflow_provider_gangjobs.gang.spec import find_supervised, is_whole_number
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names, quantity
 from airflow_provider_gangjobs.kube import well_known as keys
@@ -305,7 +305,7 @@ def check_restarts(parsed: ParsedSpec) -> Iterator[Problem]:
     if spec.restarts > RESTARTS_MAX:
         yield Problem("restarts", f"is {spec.restarts}", f"Give at most {RESTARTS_MAX}")
     codes: Sequence[Any] = spec.no_restart_on_exit_codes
-    if any(isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255 for code in codes):
+    if not all(is_whole_number(code, 1, 255) for code in codes):
         what = f"is {list(codes)!r:.80}, which are not all numbers from 1 to 255"
         yield Problem("no_restart_on_exit_codes", what, "Give exit codes of a program that fails")
     elif codes and not spec.restarts:
