@@ -62,7 +62,7 @@ VALID = {
     "rank variables without rendezvous": GangSpec(image="a", workers=2, env={"RANK": "0"}, rendezvous=False),
     "restart of a single pod": GangSpec(image="a", pod_overrides={"spec": {"restartPolicy": "OnFailure"}}),
     "env as a list": GangSpec(image="a", env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
-    "files": GangSpec(image="a", files={"a.py": "", ".env": "x"}),
+    "files": GangSpec(image="a", files={"a.py": "", ".env": "x\0"}),
 }
 
 
@@ -121,6 +121,13 @@ PARAMETERS = {
         GangSpec(image="a", command=["a"], checkpoints="/d", volumes=[{"name": "d"}], volume_mounts=[{"name": "d"}]),
         "spec.template.spec.containers[0].volumeMounts",
         "no mountPath",
+    ),
+    "a variable with a NUL character": (GangSpec(image="a", env={"A": "b\0c"}), "env.A", "has a NUL character"),
+    "an argument with a NUL character": (GangSpec(image="a", args=["b", "\0"]), "args[1]", "has a NUL character"),
+    "a manifest with a NUL character": (
+        GangSpec(manifest={"spec": {"template": {"spec": {"containers": [{"image": "a", "command": ["\0"]}]}}}}),
+        "manifest.spec.template.spec.containers[0].command[0]",
+        "has a NUL character",
     ),
     "a text that is no Unicode": (GangSpec(image="a", env={"A": "\udcff"}), "env.A", "which UTF-8 cannot hold"),
     "an annotation that is no Unicode": (

@@ -222,6 +222,10 @@ def _not_sendable(path: str, value: Any) -> Iterator[Problem]:
     for at, scalar in iter_scalars(value, path):
         if isinstance(scalar, str) and not is_utf8(scalar):
             yield Problem(at, "has half of a surrogate pair, which UTF-8 cannot hold", "Decode it as UTF-8")
+        elif isinstance(scalar, str) and "\0" in scalar and path != "files":
+            # The API server stores the text, and the container runtime cannot start a container that has it.
+            what = "has a NUL character, at which the kernel ends arguments, variables and paths"
+            yield Problem(at, what, "Remove it, or give the text as a file in `files`")
         elif isinstance(scalar, int) and scalar.bit_length() >= INTEGER_BITS:
             yield Problem(at, "is a number of more than 64 bits, which Kubernetes does not read", "Correct it")
 
