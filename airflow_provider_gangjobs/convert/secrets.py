@@ -25,6 +25,18 @@ _WORD: Final = r"(?P<name>[A-Za-z][\w.-]{0,63})"
 _UNQUOTED: Final = r"(?P<value>[^\s\"'$/{<(`;|&)-][^\s\"';|&)]*)"
 _ASSIGNED: Final = r"(?P<value>(?![A-Za-z_]\w{0,63}[.(\[])[^\s\"'$/{<(`;|&)-][^\s\"';|&)(\[]*)"
 """An unquoted value that is no call and no attribute of a program."""
+_OPTIONS: Final = r"(?:[^\n;|&]{0,256} )?"
+_PROGRAMS: Final = (
+    rf"(?:mysql|mariadb)[\w-]{{0,64}} {_OPTIONS}-p",
+    rf"redis-cli {_OPTIONS}-a ",
+    rf"openssl {_OPTIONS}-[kK] ",
+    r"-pass(?:in|out)? [\"']?pass:",  # of openssl
+    r"mc (?:alias set|config host add) (?:[^\s;|&-]\S{0,255} ){3}",
+    r"sshpass -p ?",
+    r"wandb login ",
+    r"login \S{1,64} password ",  # of netrc
+)
+"""What stands before a password, for each program that gives its option no name or a short one."""
 _PATTERNS: Final = (
     (re.compile(rf"(?<![\w-])--?{_WORD}[ =][\"']?{_UNQUOTED}"), ""),
     (re.compile(rf"(?<![\w$.{{-])(?P<name>[A-Z_][A-Z0-9_]{{0,63}})={_UNQUOTED}"), ""),
@@ -32,13 +44,7 @@ _PATTERNS: Final = (
     (re.compile(rf"(?:^|[;&?]){_WORD}={_ASSIGNED}"), ""),
     (re.compile(rf"(?m:^)[ \t]{{0,64}}{_WORD}[ \t]{{0,64}}[=:][ \t]{{0,64}}{_ASSIGNED}[ \t\r]{{0,64}}(?m:$)"), ""),
     (re.compile(rf"[\"'](?!(?i:authorization):){_WORD}:[ ]{{1,3}}{_UNQUOTED}"), ""),
-    (
-        re.compile(
-            r"\b(?:(?:mysql|mariadb)[\w-]{0,64} (?:[^\n;|&]{0,256} )?-p|redis-cli (?:[^\n;|&]{0,256} )?-a |sshpass -p ?"
-            r"|wandb login |login \S{1,64} password )[\"']?(?P<value>[^\s\"'$;|&-][^\s\"'$;|&]*)"
-        ),
-        "PASSWORD",
-    ),
+    (re.compile(rf"(?<!\w)(?:{'|'.join(_PROGRAMS)})[\"']?(?P<value>[^\s\"'$;|&-][^\s\"'$;|&]*)"), "PASSWORD"),
     (re.compile(r"\becho [\"']?(?P<value>[^\s\"'$]{1,256})[\"']? ?\|[^\n]{0,256} --password-stdin"), "PASSWORD"),
     (re.compile(r"://[^/\s:@]{0,256}:(?P<value>[^/\s@$]{1,256})@"), "PASSWORD"),
     (re.compile(rf"(?<!\S)(?:-u|--user)[ =][\"']?[\w.@+-]{{1,64}}:{_UNQUOTED}"), "USER_PASS"),

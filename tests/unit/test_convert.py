@@ -292,6 +292,15 @@ SECRETS = {
     "a line of a file": ("cat >x <<E\n[db]\npassword = hunter2\nE", "cat >x <<E\n[db]\npassword = $(PASSWORD)\nE"),
     "an option without a space": ("mysqldump -uroot -phunter2 db", "mysqldump -uroot -p$(PASSWORD) db"),
     "an option of one letter": ("sshpass -p hunter2 ssh x", "sshpass -p $(PASSWORD) ssh x"),
+    "a short option among others": ("openssl enc -k hunter2 -in x", "openssl enc -k $(PASSWORD) -in x"),
+    "a source of a password": (
+        "openssl rsa -passin pass:hunter2 -passout 'pass:hunter3'",
+        "openssl rsa -passin pass:$(PASSWORD) -passout 'pass:$(PASSWORD)'",
+    ),
+    "an argument": (
+        "mc alias set s3 https://h KEY hunter2 && mc ls",
+        "mc alias set s3 https://h KEY $(PASSWORD) && mc ls",
+    ),
     "a login": ("wandb login hunter2", "wandb login $(PASSWORD)"),
     "a word of netrc": ("machine h login u password hunter2", "machine h login u password $(PASSWORD)"),
     "standard input": (
@@ -313,6 +322,7 @@ NO_SECRETS = {
     "a line of a program": "password = config.password\ntoken = get(1)\nsecret = keys[0]\n",
     "a port of a database": "mysql --protocol tcp -P 3306 -p",
     "a login with a reference": "wandb login $KEY; wandb login --relogin; sshpass -e x; echo $P | x --password-stdin",
+    "an option of another program": "sshpass -e ssh -p 22 h; mc alias list; curl -k h; openssl rsa -passin file:/run/p",
     "a setting": "ALLOW_EMPTY_PASSWORD=yes run",
 }
 
