@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.convert.secrets import has_secret_value, is_secret, variable_of, without_secrets
 
@@ -21,9 +21,10 @@ def move_secrets(task: Task, container: dict[str, Any]) -> None:
         found[name] = None
         return f"$({name})"
 
+    before: list[Any] = []
     for field in ("command", "args"):
         if words := container.get(field):
-            container[field] = _without_secret_words(words, reference)
+            container[field] = before = _without_secret_words(words, reference, before)
     env = container.get("env", ())
     known = {item.get("name") for item in env}
     added = [_from_secret(task, name) for name in found if name not in known]
@@ -36,22 +37,35 @@ def _without_value(task: Task, variable: dict[str, Any]) -> dict[str, Any]:
     return _from_secret(task, name) if is_secret(name, value) else variable
 
 
-def _without_secret_words(words: Sequence[Any], reference: Callable[[str], str]) -> list[Any]:
-    """Return the words without their secrets. A word that is no text stays: the operator refuses it."""
-    pairs = zip(map(str, ["", *words]), words, strict=False)
-    return [_moved(before, word, reference) if isinstance(word, str) else word for before, word in pairs]
+def _without_secret_words(
+    words: Sequence[Any], reference: Callable[[str], str], before: Sequence[Any] = ()
+) -> list[Any]:
+    """Return the words without their secrets. A word that is no text stays: the operator refuses it.
+
+    :param before: The words of the same command that are before these, without their secrets.
+    """
+    known = list(before)
+    for word in words:
+        known.append(_moved(known[-WORDS_BEFORE_MAX:], word, reference) if isinstance(word, str) else word)
+    return known[len(before) :]
 
 
-def _moved(before: str, word: str, reference: Callable[[str], str]) -> str:
+WORDS_BEFORE_MAX: Final = 8
+"""How many words of a command say what the next word is."""
+
+
+def _moved(before: Sequence[Any], word: str, reference: Callable[[str], str]) -> str:
     """Return a word of a command without its secrets.
 
-    :param before: The word before, which may be an option whose value is the word.
+    :param before: The words before. They name a program, and the last one may be an option whose value is the word.
     """
-    if not before.startswith("-") or re.search(r"[\s=]", before):
-        return without_secrets(word, reference)
-    if not re.match(r"[$/-]", word) and has_secret_value(variable_of(before), word):
-        return reference(variable_of(before))
-    return without_secrets(f"{before} {word}", reference)[len(before) + 1 :]
+    option = str(before[-1]) if before else ""
+    is_option = option.startswith("-") and not re.search(r"[\s=]", option)
+    if is_option and not re.match(r"[$/-]", word) and has_secret_value(variable_of(option), word):
+        return reference(variable_of(option))
+    command = "".join(f"{each} " for each in before)
+    cleaned = without_secrets(command + word, reference)
+    return cleaned.removeprefix(command) if cleaned.startswith(command) else without_secrets(word, reference)
 
 
 def _from_secret(task: Task, name: str) -> dict[str, Any]:

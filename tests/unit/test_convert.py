@@ -332,6 +332,16 @@ def test_secret_in_a_command_is_a_variable_of_a_secret(written: str, expected: s
     assert task_of(job(container={"command": ["sh", "-c", written]})).command[2] == expected
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["redis-cli -a {} ping", "mysql -uroot -p{} db", "sshpass -p {} ssh h", "mc alias set s3 https://h KEY {}"],
+)
+def test_secret_among_the_words_of_a_command_is_a_variable_of_a_secret(words: str) -> None:
+    program, *args = words.format("hunter2").split()
+    task = task_of(job(container={"command": [program], "args": args}))
+    assert [*task.command, *task.args] == words.format("$(PASSWORD)").split()
+
+
 @pytest.mark.parametrize("text", NO_SECRETS.values(), ids=NO_SECRETS)
 def test_text_without_a_secret_stays(text: str) -> None:
     assert task_of(job(container={"command": ["sh", "-c", text]})).command[2] == text
