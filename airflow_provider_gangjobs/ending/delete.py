@@ -22,9 +22,8 @@ from airflow_provider_gangjobs.ending.release import drain_pods
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.exceptions.base import DELETION
 from airflow_provider_gangjobs.gang.record import FOREIGN_REMEDY
-from airflow_provider_gangjobs.gang.state.stop import before_deletion, end_patch
-from airflow_provider_gangjobs.gang.state.stopped import BY_DELETION, mark_patch
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stopped import BY_DELETION, end_patch, mark_patch
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, before_deletion, read_job
 from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELETED_BY

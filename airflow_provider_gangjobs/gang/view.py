@@ -56,11 +56,11 @@ from airflow_provider_gangjobs.gang.state.phase import (
     Phase,
     Status,
     SubmissionState,
+    deadline_of,
     end_of,
 )
 from airflow_provider_gangjobs.gang.state.pods import Counts, PodIndex
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reword
-from airflow_provider_gangjobs.gang.state.stop import deadline_of
 from airflow_provider_gangjobs.gang.state.stopped import EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.gang.state.waiting import NO_EVIDENCE, Evidence
 from airflow_provider_gangjobs.kube.links import GANG_FIELDS, RANK_FIELDS, fill

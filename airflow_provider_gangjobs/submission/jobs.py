@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.gang.identity import gang_selector, is_owned_by, 
 from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_job
 from airflow_provider_gangjobs.gang.record import Submitted
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role
-from airflow_provider_gangjobs.gang.state.stop import is_stopped_by_cleanup
+from airflow_provider_gangjobs.gang.state.stopped import is_stopped_by_cleanup
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, jobs_to_end, read_gang, read_job
 from airflow_provider_gangjobs.jobs.requests import RestartSubmission, start_role
 from airflow_provider_gangjobs.kube.names import pointers_of

@@ -12,26 +12,24 @@ from airflow_provider_gangjobs.gang.state.phase import (
     REASON_REPLACED,
     Phase,
     Status,
+    judge_stopped,
 )
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
-from airflow_provider_gangjobs.gang.state.stop import (
-    before_deletion,
-    finish_patch,
-    is_kept_from_failing,
-    is_to_fail,
-    judge_stopped,
-    stop_patch,
-)
 from airflow_provider_gangjobs.gang.state.stopped import (
     BY_CLEANUP,
     BY_DELETION,
     BY_SUCCESS,
     Stopped,
     Stopper,
+    finish_patch,
     format_stopped,
+    is_kept_from_failing,
+    is_to_fail,
     parse_stopped,
+    stop_patch,
     stopped_by_user,
 )
+from airflow_provider_gangjobs.gang.state.stored_gang import before_deletion
 from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, job
 

@@ -58,6 +58,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
+from airflow_provider_gangjobs.gang.state.stopped import REASON_JOB_DEADLINE, Stopper
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.pods import Counts, PodIndex
+    from airflow_provider_gangjobs.gang.state.stopped import Stopped
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
 
@@ -154,13 +156,27 @@ def _verdict_by_deletion(gang: StoredGang, ref: GangRef) -> Verdict | None:
     return Verdict(Status.DELETED, reason, message, requested, gang.status.completed_indexes)
 
 
-def verdict_of_begun_deletion(gang: StoredGang) -> Verdict:
-    """Return the verdict on a gang that was stopped to be deleted on purpose, and whose Job still exists."""
-    return Verdict(Status.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang), deletion_has_only_begun=True)
-
-
 def _deleted_by(gang: StoredGang) -> str:
     return f"Job {gang.ref} was deleted by {gang.view.metadata.annotations.deleted_by}"
+
+
+def judge_stopped(gang: StoredGang | None, ref: GangRef, *, last_seen: StoredGang | None = None) -> Verdict | None:
+    """Return the verdict on a Job that was stopped; `None` if the stop decides how the gang ends. See `judge`.
+
+    A gang that ended by itself at the last moment keeps that verdict. A gang that is deleted on purpose is stopped
+    before, so its verdict is the deletion, unless a deadline has stopped it.
+    """
+    verdict = judge(gang, ref, last_seen=last_seen)
+    if gang is None or (verdict is not None and not (_is_stop_verdict(verdict) and gang.is_stopped)):
+        return verdict
+    if gang.view.metadata.annotations.deleted_by and deadline_of(gang) is None:
+        return Verdict(Status.DELETED, REASON_DELETED_ON_PURPOSE, _deleted_by(gang), deletion_has_only_begun=True)
+    return None
+
+
+def _is_stop_verdict(verdict: Verdict) -> bool:
+    """Return whether a stopped Job failed because of the deadline that `stop_patch` set in it."""
+    return verdict.status is Status.FAILED and verdict.reason == REASON_JOB_DEADLINE
 
 
 GENERATION_AS_SUBMITTED: Final = 2
@@ -314,3 +330,10 @@ def end_of(gang: StoredGang) -> SubmissionState:
     if gang.complete_condition is not None:
         return SubmissionState.SUCCEEDED
     return SubmissionState.FAILED if gang.failed_condition is not None else SubmissionState.IN_PROGRESS
+
+
+def deadline_of(gang: StoredGang | None) -> Stopped | None:
+    """Return the mark of a gang that was stopped because a deadline had passed."""
+    stopped = gang.stopped if gang is not None else None
+    is_known = stopped is not None and stopped.by is Stopper.DEADLINE and stopped.phase in set(Phase)
+    return stopped if is_known else None

@@ -35,6 +35,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.record import Record, StoredClaim, Submitted, read_mark, read_record
 from airflow_provider_gangjobs.gang.state.stopped import (
+    BY_DELETION,
     REASON_JOB_DEADLINE,
     REASON_SUCCEEDED,
     STOPPED_DEADLINE_S,
@@ -118,6 +119,15 @@ def build_gang(job: JobView, jobs: tuple[JobView, ...] = ()) -> StoredGang:
         interim_condition=announced or failing,
         suspended_condition=true.get("Suspended"),
     )
+
+
+def before_deletion(gang: StoredGang) -> StoredGang:
+    """Return the Job as it was before a deletion marked it, so that an interrupted deletion is judged as before."""
+    if gang.stopped is None or gang.stopped.code != BY_DELETION.code:
+        return gang
+    metadata = gang.view.metadata
+    annotations = replace(metadata.annotations, stopped=None)
+    return build_gang(replace(gang.view, metadata=replace(metadata, annotations=annotations)), gang.jobs)
 
 
 class StoredGang(Struct, frozen=True, kw_only=True):
