@@ -24,8 +24,8 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport, parse_line
 from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import Results
-from airflow_provider_gangjobs.gang.state.messages import to_line
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
+from airflow_provider_gangjobs.gang.state.waiting import to_line
 from airflow_provider_gangjobs.kube.text import to_printable, to_printable_line
 from airflow_provider_gangjobs.plugins.page_view import clean, clean_lines
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter

@@ -12,11 +12,10 @@ from airflow_provider_gangjobs.gang.state.gang_state import (
     observe,
     observe_counters,
 )
-from airflow_provider_gangjobs.gang.state.messages import summarize_refusal
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import PodIndex
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
-from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal
+from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal, summarize_refusal
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of_end, reason_of_outcome
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.messages import cause_of_refusal, cause_of_refused_pods
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Verdict
 from airflow_provider_gangjobs.gang.state.reason import Reason, because, reason_of_stop, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper, stopped_by_user
+from airflow_provider_gangjobs.gang.state.waiting import cause_of_refusal, cause_of_refused_pods
 from tests.unit.builders import at, pod
 
 

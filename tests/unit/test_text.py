@@ -33,8 +33,8 @@ from airflow_provider_gangjobs.gang.outcome.event import (
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.render.user_manifest import parse_manifest
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.state.messages import read_queue_refusal, summarize_refusal
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
+from airflow_provider_gangjobs.gang.state.waiting import read_queue_refusal, summarize_refusal
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.kube import names, quantity, text
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end

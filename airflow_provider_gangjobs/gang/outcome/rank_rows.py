@@ -20,13 +20,9 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import (
     root_cause,
 )
 from airflow_provider_gangjobs.gang.state import pods as podutil
-from airflow_provider_gangjobs.gang.state.messages import (
-    TEXT_CHARACTERS_MAX,
-    summarize_refusal,
-    to_line,
-)
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.pods import refusal
+from airflow_provider_gangjobs.gang.state.waiting import TEXT_CHARACTERS_MAX, summarize_refusal, to_line
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable_line
 
 if TYPE_CHECKING:

@@ -9,12 +9,16 @@ observed with the real manager (`tests/queues`).
 Kueue itself stops a gang whose pods are not all ready in time (`waitForPodsReady`), and counts the time of these runs
 in the Workload. `assemble_timeout` adds them up. A stop for another reason ends the sum: `ANNOTATION_ASSEMBLY_BASELINE`
 then holds what the Workload counted until that end.
+
+Schedulers, Kueue, and the API server also speak in sentences, which no other module reads. Each function for them reads
+one source, and returns which cause of `gang.state.reason` the sentence names, or its category.
 """
 
 from __future__ import annotations
 
+import re
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,21 +28,6 @@ from airflow_provider_gangjobs.gang.record import AssemblyBaseline, read_mark
 from airflow_provider_gangjobs.gang.schedulers import names_cause, says_refused, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.gang.state.messages import (
-    VOLUMES_ONLY,
-    cause_of_group_error,
-    cause_of_refusal,
-    cause_of_refused_pods,
-    cause_of_unbound_claim,
-    is_about_claim,
-    names_nodes,
-    read_queue_refusal,
-    scheduled_pods,
-    summarize_refusal,
-    to_clause,
-    to_line,
-    waits_for_other_pods,
-)
 from airflow_provider_gangjobs.gang.state.reason import (
     GIVEN_UP,
     IN_QUEUE,
@@ -50,7 +39,7 @@ from airflow_provider_gangjobs.gang.state.reason import (
     reason_of_stop,
     stopped_by_queue,
 )
-from airflow_provider_gangjobs.kube.text import pluralize
+from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,6 +49,184 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.stopped import Stopped
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import Condition, EventView, KueueWorkloadView, PodGroupView, PodView
+
+
+TEXT_CHARACTERS_MAX: Final = 256
+"""Limit of a message from the cluster, because schedulers list the reasons of every node."""
+
+
+def to_line(message: str) -> str:
+    """Return the message on one line, cut at `TEXT_CHARACTERS_MAX`."""
+    return cut_end(to_printable_line(message), TEXT_CHARACTERS_MAX)
+
+
+def to_clause(message: str) -> str:
+    """Return the message as `to_line` does, without the full stop at its end."""
+    return to_line(to_printable_line(message).rstrip("."))
+
+
+# -- the sentences of schedulers -------------------------------------------------------------------------------------
+
+# The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
+# Volcano writes "unavailable". The text after the first sentence is about preemption.
+_NODES: Final = re.compile(
+    r"(?<!\d)\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL
+)
+_REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
+# Kubernetes 1.37 answers this for a gang that names a missing claim, and for a cluster without nodes.
+_CLAIM_OR_NODE_MISSING: Final = "PodGroupPostFilter plugins: not found"
+_REFUSALS: Final = (
+    (_CLAIM_OR_NODE_MISSING, "ClaimOrNodeMissing"),
+    ("Insufficient", "InsufficientResources"),
+    ("Too many pods", "InsufficientResources"),
+    ("tasks in gang unschedulable", "InsufficientResources"),
+    ("node affinity/selector", "NodesNotMatching"),
+    ("untolerated taint", "TaintsNotTolerated"),
+    ("volume node affinity", "VolumeOnOtherNodes"),
+    ("unbound immediate PersistentVolumeClaims", "ClaimUnbound"),
+    ('persistentvolumeclaim "', "ClaimMissing"),
+)
+"""Parts of the messages of the scheduler of Kubernetes and of Volcano. The first that a message has decides."""
+# Kubernetes 1.37 names the plugin instead of a claim that does not exist.
+_ABOUT_CLAIM: Final = re.compile(r"persistentvolumeclaim|DynamicResources", re.IGNORECASE)
+# The scheduler of Kubernetes 1.37 says how many pods have found a node, and the one of 1.36 says it of each such pod.
+_SCHEDULED: Final = re.compile(r"minCount \((?P<wanted>\d+)\) cannot be satisfied: (?P<scheduled>\d+) scheduled")
+_WAITS_FOR_OTHERS: Final = "waiting for minCount pods from a gang to be scheduled"
+
+
+class _ScheduledPods(NamedTuple):
+    """How many pods of a gang the scheduler has found nodes for."""
+
+    scheduled: int
+    wanted: int
+
+
+def cause_of_refusal(message: str) -> str:
+    """Return why a scheduler cannot place pods, by its message or by the short form of the message."""
+    return next((cause for part, cause in _REFUSALS if part in message), "Unschedulable")
+
+
+def cause_of_group_error(message: str) -> str:
+    """Return why a scheduler cannot process a group of pods, by the condition of the PodGroup."""
+    return "ClaimOrNodeMissing" if _CLAIM_OR_NODE_MISSING in message else "PodGroupError"
+
+
+def names_nodes(message: str) -> bool:
+    """Return whether a scheduler's message says what is wrong with the nodes."""
+    return _NODES.search(message) is not None
+
+
+def scheduled_pods(message: str) -> _ScheduledPods | None:
+    found = _SCHEDULED.search(message)
+    return _ScheduledPods(int(found["scheduled"]), int(found["wanted"])) if found else None
+
+
+def summarize_refusal(message: str) -> str:
+    """Return a short form of a scheduler's message, for example `Insufficient nvidia.com/gpu on 3 of 3 nodes`.
+
+    A message in an unknown format is cut at `TEXT_CHARACTERS_MAX`.
+    """
+    found = _NODES.search(message)
+    if found is None:
+        return to_line(message)
+    parts = [_REASON.match(part.strip(" .")) for part in re.split(r", (?=\d)", found["reasons"])]
+    if not all(parts):
+        return to_line(message)
+    ordered = sorted((part for part in parts if part), key=lambda part: -int(part["count"]))
+    return to_line("; ".join(f"{part['what']} on {part['count']} of {found['nodes']} nodes" for part in ordered))
+
+
+# -- the sentences of the API server, in Events of controllers -------------------------------------------------------
+
+_PODS_REFUSED: Final = (
+    ("no PriorityClass with name", "PriorityClassMissing"),
+    ("looking up service account", "ServiceAccountMissing"),
+)
+VOLUMES_ONLY: Final = "Unable to attach or mount volumes"
+"""The beginning of what the kubelet repeats after two minutes, without the cause."""
+
+
+def cause_of_refused_pods(message: str) -> str:
+    """Return why the API server refuses the pods of a Job, by the Event of the Job controller."""
+    return next((cause for part, cause in _PODS_REFUSED if part in message), "PodsRefused")
+
+
+# -- the sentences of Kueue ------------------------------------------------------------------------------------------
+
+_BY_REASON: Final = {
+    "NoMatchingFlavor": Category.NO_MATCHING_FLAVOR,
+    "ExceedsMaxQuota": Category.EXCEEDS_MAX_QUOTA,
+    "Misconfigured": Category.QUEUE_MISCONFIGURED,
+    "Suspended": Category.QUEUE_HELD,
+    "OnHold": Category.QUEUE_HELD,
+    "AdmissionGated": Category.ADMISSION_CHECK,
+    "TopologyPlacementFailed": Category.INSUFFICIENT_RESOURCES,
+    **dict.fromkeys(
+        ("WaitingForQuota", "WaitingForPreemptedWorkloads", "WaitingForPodsReady", "PendingEvaluation"),
+        Category.WAITING_FOR_QUOTA,
+    ),
+}
+"""Reasons of the condition QuotaReserved in Kueue 0.20, and in 0.19 with UnadmittedWorkloadsObservability."""
+_INADMISSIBLE: Final = "Inadmissible"
+"""The reason in earlier versions for all that is wrong with a workload or its queue."""
+_BY_TEXT: Final = (
+    (re.compile(r"failed admission checks|Admission is gated"), Category.ADMISSION_CHECK),
+    (re.compile(r"Queue \S* is inactive"), Category.QUEUE_HELD),
+    (re.compile(r"Queue \S* (?:doesn't exist|not found)|ClusterQueue selector"), Category.QUEUE_MISCONFIGURED),
+    (re.compile(r"LimitRange|must not exceed its limits"), Category.QUEUE_MISCONFIGURED),
+    (re.compile(r"unavailable in ClusterQueue|no requested topology level"), Category.NO_MATCHING_FLAVOR),
+)
+"""Messages of Kueue 0.15 to 0.20. The first that matches decides."""
+_BY_FLAVOR: Final = (
+    (re.compile(r"allows? to fit (?:only|any of) \d+"), Category.INSUFFICIENT_RESOURCES),
+    (re.compile(r"insufficient unused quota for \S+ in flavor ([^\s,]+)"), Category.WAITING_FOR_QUOTA),
+    (re.compile(r"insufficient quota for \S+ in flavor ([^\s,]+)"), Category.EXCEEDS_MAX_QUOTA),
+    (re.compile(r"(?<!in )[Ff]lavor (\S+) (?:doesn't|does not|not found|supports only)"), Category.NO_MATCHING_FLAVOR),
+    # Up to the flavor, and not over another taint, so that the time is linear in the length of the message.
+    (
+        re.compile(r"untolerated taint (?:(?!untolerated taint ).)*? in flavor ([^\s,]+)"),
+        Category.NO_MATCHING_FLAVOR,
+    ),
+)
+"""What a message says about one flavor, the mildest first. A workload may wait for each flavor."""
+_ABOUT_TOPOLOGY: Final = re.compile("requested (?:topology )?level|does not support TopologyAwareScheduling")
+_POD_SET: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
+
+
+class _QueueRefusal(NamedTuple):
+    """Why Kueue has not given quota to a workload."""
+
+    category: Category
+    is_about_topology: bool
+    reason: str
+    """Kueue's reason, if it says more than the message; else empty."""
+    message: str
+
+
+def read_queue_refusal(reason: str, message: str) -> _QueueRefusal:
+    """Read the condition QuotaReserved of a Workload, or the Event that repeats it.
+
+    Of several flavors, the one for which the gang may still wait decides, as in Kueue (`resolveNoFitReason`).
+    """
+    usual = Category.QUEUE_MISCONFIGURED if reason == _INADMISSIBLE else Category.WAITING_FOR_QUOTA
+    by_message = _category_of(message) or usual
+    category = _BY_REASON.get(reason) or by_message
+    told = reason if category is not by_message else ""
+    line = to_clause(_POD_SET.sub("", message))
+    return _QueueRefusal(category, _ABOUT_TOPOLOGY.search(message) is not None, told, line)
+
+
+def _category_of(message: str) -> Category | None:
+    if (found := next((category for pattern, category in _BY_TEXT if pattern.search(message)), None)) is not None:
+        return found
+    worst: dict[str, int] = {}
+    for severity, (pattern, _) in enumerate(_BY_FLAVOR):
+        for match in pattern.finditer(message):
+            worst[match[1] if match.lastindex else ""] = severity
+    return _BY_FLAVOR[min(worst.values())][1] if worst else None
+
+
+# -- why a gang that was started does not run ------------------------------------------------------------------------
 
 POD_GROUP_ERRORS: Final = ("PodGroupError", "SchedulerError")
 """Reasons of a PodGroup that the scheduler cannot process, since Kubernetes 1.38 and before."""
@@ -113,7 +280,7 @@ def explain_assembly(inputs: WaitInputs) -> Reason:
 def _explain_refusal(refusal: Reason, inputs: WaitInputs) -> Reason:
     """Return why the scheduler cannot place the gang: by a claim, by what never fits, or as the scheduler says."""
     problem, capacity = inputs.evidence.claim_problem, inputs.evidence.capacity
-    if problem is not None and is_about_claim(refusal.evidence):
+    if problem is not None and _ABOUT_CLAIM.search(refusal.evidence):
         return problem
     if capacity is not None and capacity.never_fits:
         return because(capacity.cause, evidence=capacity.text, never_fits="yes")
@@ -125,7 +292,8 @@ def explain_claim(claim: str, namespace: str, message: str = "") -> Reason:
 
     :param message: Why the claim cannot be bound; empty if it does not exist.
     """
-    cause = cause_of_unbound_claim(message) if message else "ClaimMissing"
+    unbound = "StorageClassMissing" if "storageclass" in message else "ClaimUnbound"
+    cause = unbound if message else "ClaimMissing"
     return because(cause, claim=claim, namespace=namespace, evidence=to_line(message))
 
 
@@ -143,7 +311,7 @@ def _find_partial_room(inputs: WaitInputs) -> Capacity | None:
     """Return how many pods the scheduler itself has found nodes for; `None` if it does not say."""
     messages = (*inputs.pods.refusals, _group_reason(inputs))
     found = next(filter(None, map(scheduled_pods, messages)), None)
-    waiting = sum(count for message, count in inputs.pods.refusals.items() if waits_for_other_pods(message))
+    waiting = sum(count for message, count in inputs.pods.refusals.items() if _WAITS_FOR_OTHERS in message)
     if found is None and not waiting:
         return None
     room, wanted = found or (waiting, inputs.counts.ranks)
@@ -328,6 +496,9 @@ _RULES: Final[tuple[Callable[[WaitInputs], Reason | None], ...]] = (
     _find_gates,
     _find_scheduler_silence,
 )
+
+
+# -- why a gang waits in its queue -----------------------------------------------------------------------------------
 
 
 class _Stops(Struct, frozen=True):
