@@ -6,7 +6,7 @@ A caller builds one `SubmissionRequest` (`submission`), and `submit` carries it 
     submission = await submit(client, GangSpec(image="i", workers=4), request, discovered=discovered)
 
 Each round of a submission lists the Jobs of the task, decides by the rule of the request (`adopt_or_submit`), and runs
-the steps that are left (`step`, `jobs`, `placement`). `submission` reads what the Job says about its submission.
+the steps that are left (`step`, `placement`). `submission` reads what the Job says about its submission.
 
 Who retries what. Each loop runs inside the one above it, and no other loop repeats a request:
 

@@ -63,8 +63,7 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec, roles_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.resources import JOBS, KUEUE_GROUP, Resource, workloads
 from airflow_provider_gangjobs.kube.views import ServedGroup
-from airflow_provider_gangjobs.submission.jobs import CreateOwned
-from airflow_provider_gangjobs.submission.step import RepeatableStep, refused_fields_of
+from airflow_provider_gangjobs.submission.step import CreateOwned, RepeatableStep, refused_fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -10,7 +10,7 @@ has an owner:
 
 A gang with roles has one more Job for each role after the first one. These Jobs are created after the first Job, also
 suspended, and are started before it. So the first Job is suspended as long as any step is left. In a queue, the Jobs of
-all roles are those of a JobSet, and `jobs` has the order of the steps.
+all roles are those of a JobSet, and `step` has the order of the steps.
 
 A crash after any step leaves at most one suspended Job. The next call completes this Job, and the deletion of the Job
 deletes everything that it owns.
@@ -90,19 +90,6 @@ from airflow_provider_gangjobs.submission.adopt_or_submit import (
     gang_of_later_try,
 )
 from airflow_provider_gangjobs.submission.capabilities import require_claims, require_topology
-from airflow_provider_gangjobs.submission.jobs import (
-    CHECK_JOB_SETS,
-    CREATE_JOB_SET,
-    FIND_JOBS,
-    REQUIRE_UPLOADS,
-    CreateJob,
-    CreateOwned,
-    GiveJobSetToQueue,
-    StartJob,
-    StartRole,
-    conflict,
-    create_role,
-)
 from airflow_provider_gangjobs.submission.placement import (
     CHECK_GANG_LINK,
     CHECK_QUEUE,
@@ -114,7 +101,22 @@ from airflow_provider_gangjobs.submission.placement import (
     read_topology_guarantee,
     select_placement,
 )
-from airflow_provider_gangjobs.submission.step import Progress, permission_advice, run_step
+from airflow_provider_gangjobs.submission.step import (
+    CHECK_JOB_SETS,
+    CREATE_JOB_SET,
+    FIND_JOBS,
+    REQUIRE_UPLOADS,
+    CreateJob,
+    CreateOwned,
+    GiveJobSetToQueue,
+    Progress,
+    StartJob,
+    StartRole,
+    conflict,
+    create_role,
+    permission_advice,
+    run_step,
+)
 from airflow_provider_gangjobs.submission.submission import Submission, UnconfirmedTry
 
 if TYPE_CHECKING:
