@@ -32,6 +32,7 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.spec import Logs
@@ -158,9 +159,13 @@ class GangService(Struct, frozen=True):
 
         Returns None if there is no such submission.
         """
-        from airflow_provider_gangjobs.submission.submission import find_submission
+        from airflow_provider_gangjobs.ending.submissions import jobs_of
+        from airflow_provider_gangjobs.gang.view import view_job
+        from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
-        return await find_submission(self.client, submission_id, namespace=namespace or self.namespace)
+        requests = RetryingRequests(self.client, namespace or self.namespace)
+        jobs = await jobs_of(requests, submission_id)
+        return view_job(await requests.read_gang(jobs[0])) if jobs else None
 
     async def submissions(
         self,
@@ -172,18 +177,31 @@ class GangService(Struct, frozen=True):
     ) -> SubmissionPage:
         """Return a page of a namespace's submissions, of tasks and of submission ids.
 
+        Sends one request, and another one if a gang of the page has roles.
+
         :param selector: A label selector. By default all submissions are returned.
         :param continue_token: The token of the page before this one.
-        """
-        from airflow_provider_gangjobs.submission.submission import list_submissions
 
-        return await list_submissions(
-            self.client,
-            namespace=namespace or self.namespace,
-            selector=selector,
-            limit=limit,
-            continue_token=continue_token,
+        Raises:
+            Gone: the token has expired. Start again with the first page.
+        """
+        from airflow_provider_gangjobs.gang.identity import ALL_GANGS
+        from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_job
+        from airflow_provider_gangjobs.gang.view import view_job
+        from airflow_provider_gangjobs.kube.resources import JOBS
+        from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE
+        from airflow_provider_gangjobs.submission.submission import SubmissionPage
+
+        where, selected = namespace or self.namespace, f"{ALL_GANGS},{selector}" if selector else ALL_GANGS
+        raw = await self.client.list_page(
+            JOBS, where, label_selector=selected, limit=limit, continue_token=continue_token
         )
+        decoded: dict[str, Any] = msgspec.json.decode(raw)
+        jobs = decoded.get("items") or ()
+        has_roles = any(read_job(job).record.roles for job in jobs)
+        others = await self.client.list(JOBS, where, label_selector=LABEL_GANG_ROLE) if has_roles else ()
+        gangs = tuple(view_job(read_gang(job, others)) for job in jobs)
+        return SubmissionPage(gangs, (decoded.get("metadata") or {}).get("continue") or None)
 
     async def find_gangs(self, selection: GangSelection) -> dict[str, SelectedGang]:
         """Return the selected gangs by a key that stays the same while the gangs change.

@@ -13,22 +13,17 @@ attempts. The Jobs alone do not show what a pod waits for and which rank failed:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.identity import ALL_GANGS, Claim, GangRef, OperationKey, parse_default_submission_id
+from airflow_provider_gangjobs.gang.identity import Claim, GangRef, OperationKey, parse_default_submission_id
 from airflow_provider_gangjobs.gang.spec import Validate
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState  # noqa: TC001 - the schema of the REST interface
-from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_job
-from airflow_provider_gangjobs.kube.resources import JOBS
-from airflow_provider_gangjobs.kube.well_known import LABEL_GANG_ROLE
 from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule, SubmissionIdRule, TaskRule
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import SubmissionKey, TaskKey
     from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.gang.view import GangView
@@ -211,21 +206,6 @@ class Submission:
     """Whether the Job says where the gang has secrets (`jobs.gang_secrets`)."""
 
 
-async def find_submission(client: Client, submission_id: str, *, namespace: str) -> GangView | None:
-    """Return the newest attempt of a submission, or None if there is no such submission.
-
-    Raises:
-        ClusterError: this is unknown.
-    """
-    from airflow_provider_gangjobs.ending.submissions import jobs_of
-    from airflow_provider_gangjobs.gang.view import view_job
-    from airflow_provider_gangjobs.jobs.requests import RetryingRequests
-
-    requests = RetryingRequests(client, namespace)
-    jobs = await jobs_of(requests, submission_id)
-    return view_job(await requests.read_gang(jobs[0])) if jobs else None
-
-
 @dataclass(frozen=True)
 class SubmissionPage:
     """One page of a list of submissions."""
@@ -233,37 +213,3 @@ class SubmissionPage:
     gangs: tuple[GangView, ...]
     continue_token: str | None
     """The token of the next page. None on the last page."""
-
-
-async def list_submissions(
-    client: Client,
-    *,
-    namespace: str | None,
-    selector: str | None = None,
-    limit: int,
-    continue_token: str | None = None,
-) -> SubmissionPage:
-    """Return a page of submissions. Sends one request, and another one if a gang of the page has roles.
-
-    :param namespace: The namespace. None means the whole cluster.
-    :param selector: A label selector. By default all submissions are listed.
-
-    Raises:
-        Gone: the token has expired. Start again with the first page.
-        ClusterError: the list could not be read.
-    """
-    from airflow_provider_gangjobs.gang.view import view_job
-
-    raw = await client.list_page(
-        JOBS,
-        namespace,
-        label_selector=f"{ALL_GANGS},{selector}" if selector else ALL_GANGS,
-        limit=limit,
-        continue_token=continue_token,
-    )
-    decoded: dict[str, Any] = msgspec.json.decode(raw)
-    jobs = decoded.get("items") or ()
-    has_roles = any(read_job(job).record.roles for job in jobs)
-    others = await client.list(JOBS, namespace, label_selector=LABEL_GANG_ROLE) if has_roles else ()
-    gangs = tuple(view_job(read_gang(job, others)) for job in jobs)
-    return SubmissionPage(gangs, (decoded.get("metadata") or {}).get("continue") or None)

@@ -14,10 +14,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, SubmissionState
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube import resources
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
-from airflow_provider_gangjobs.submission.submission import (
-    find_submission,
-    list_submissions,
-)
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit as submit_gang
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -46,7 +43,7 @@ async def submit(
 
 
 async def find(cluster: SubmissionCluster, submission_id: str = ID, *, api: Any = None) -> GangView | None:
-    return await find_submission(api or cluster.client, submission_id, namespace=NAMESPACE)
+    return await GangService(api or cluster.client).submission(submission_id, namespace=NAMESPACE)
 
 
 async def found(cluster: SubmissionCluster, submission_id: str = ID) -> GangView:
@@ -172,15 +169,15 @@ async def test_submissions_are_listed_page_by_page():
         pages, token = [], None
         while not pages or token:
             process = CrashingClient(cluster.client)
-            page = await list_submissions(
-                process, namespace=NAMESPACE, selector="team=vision", limit=2, continue_token=token
+            page = await GangService(process).submissions(
+                namespace=NAMESPACE, selector="team=vision", limit=2, continue_token=token
             )
             assert len(process.requests) == 1, process.requests
             pages.append(page.gangs)
             token = page.continue_token
         assert [len(records) for records in pages] == [2, 2, 1]
         assert {record.submission_id for records in pages for record in records} == ids
-        everything = await list_submissions(cluster.client, namespace=NAMESPACE, limit=100)
+        everything = await GangService(cluster.client).submissions(namespace=NAMESPACE, limit=100)
         assert len(everything.gangs) == 6
 
 

@@ -22,7 +22,6 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, Status, Submission
 from airflow_provider_gangjobs.gang.state.stopped import format_stopped, stopped_by_user
 from airflow_provider_gangjobs.kube.well_known import LABEL_INSTALLATION
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.submission import find_submission
 from airflow_provider_gangjobs.submission.submit import submit
 from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes, read_outcomes
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -430,12 +429,12 @@ async def test_record_of_a_submission_counts_all_roles(plane):
     await plane.until(lambda: plane.running_ranks(ref.name) == 4)
     end(plane, ref, "leader")
     await asyncio.sleep(5)
-    record = await find_submission(plane.client, "mine", namespace=NAMESPACE)
+    record = await GangService(plane.client).submission("mine", namespace=NAMESPACE)
     assert (record.state, record.ranks) == (SubmissionState.IN_PROGRESS, 4)
     for rank in range(3):
         end(plane, ref, "worker", rank)
     await asyncio.sleep(5)
-    record = await find_submission(plane.client, "mine", namespace=NAMESPACE)
+    record = await GangService(plane.client).submission("mine", namespace=NAMESPACE)
     assert record.phase in (Phase.SUCCEEDED, Phase.FINISHING)
 
 
