@@ -465,10 +465,11 @@ def fails_only_with(codes: Collection[int], outcomes: Iterable[Outcome]) -> bool
 
 def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesMissing:
     """Return the error that names the completed ranks of a gang whose outcome cannot be read."""
+    missing = evidence.missing
     return OutcomesMissing(
         ref=str(event.ref),
-        ranks=evidence.missing.ranks,
-        count=evidence.missing.count,
+        ranks=() if isinstance(missing, int) else tuple(sorted(missing)),
+        count=missing if isinstance(missing, int) else len(missing),
         job_is_gone=evidence.job_is_gone,
         held=0 if evidence.job_is_gone else evidence.held,
         problem=evidence.problem,

@@ -22,11 +22,12 @@ from airflow_provider_gangjobs.exceptions import ResultRefused
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorReport, parse_line
-from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, partial_results, task_result
+from airflow_provider_gangjobs.gang.outcome.task_result import partial_results, task_result
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.waiting import to_line
 from airflow_provider_gangjobs.kube.text import to_printable, to_printable_line
+from airflow_provider_gangjobs.kube.views import parse_indexes
 from airflow_provider_gangjobs.plugins.page_view import clean, clean_lines
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
 from tests.unit.builders import REF, pod
@@ -109,7 +110,7 @@ def test_any_last_output_of_a_rank_becomes_an_event_and_an_error(message: str, t
 def test_any_result_is_stored_or_refused_once_with_its_rank(written: str) -> None:
     outcome = outcome_of(pod("a").on("n").rank(0).succeeded(message=written).view())
     require_storable(list(partial_results([outcome]).values()))
-    read = partial(task_result, [outcome], CompletedRanks.of_indexes("0"), Results.RANK0, REF)
+    read = partial(task_result, [outcome], parse_indexes("0"), Results.RANK0, REF)
     if not outcome.result_problem:
         require_storable(read())
         return

@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.gang.identity import (
 )
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.outcome.task_result import CompletedRanks, task_result
+from airflow_provider_gangjobs.gang.outcome.task_result import task_result
 from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.job_manifest import render_job, render_job_set, render_role, render_service
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision, shape_of
@@ -44,7 +44,7 @@ from airflow_provider_gangjobs.gang.state.stored_gang import (
 )
 from airflow_provider_gangjobs.gang.state.waiting import queued_uid
 from airflow_provider_gangjobs.gang.validation.validate import validate
-from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.kube.views import PodView, parse_indexes, view
 from airflow_provider_gangjobs.tracking.harvest.ledger import decode, encode
 from tests.annotations import LEADER_AND_WORKERS, recorded, submitted
 
@@ -382,7 +382,7 @@ def test_results_of_all_ranks_are_lists_by_role(written):
         )
         for role, role_rank, rank in ranks
     ]
-    completed = CompletedRanks.of_indexes("0,1-2")
+    completed = parse_indexes("0,1-2")
     found = task_result(outcomes, completed, Results.ALL, GangRef("n", "g", "u"))
     assert found == {"leader": [written], "worker": [written] * 2}
 

@@ -8,9 +8,7 @@ must not succeed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.exceptions import ResultRefused, ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
@@ -32,74 +30,41 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import JobView
 
 
-class CompletedRanks(Struct, frozen=True):
-    """The ranks or pods that the Job counts as completed."""
-
-    ranks: frozenset[int] | None
-    """Completion indexes; `None` for a Job without indexes."""
-    count: int
-    """Number of completed ranks, or of succeeded pods if the Job has no indexes."""
-
-    @classmethod
-    def of_indexes(cls, text: str) -> CompletedRanks:
-        """Parse `status.completedIndexes`, which must not be empty."""
-        ranks = parse_indexes(text)
-        return cls(ranks, len(ranks))
+Ranks = frozenset[int] | int
+"""Ranks by their completion indexes; or of a Job without indexes, how many of its pods."""
 
 
-class MissingOutcomes(Struct, frozen=True):
-    """Completed ranks whose outcome was not read."""
-
-    count: int = 0
-    ranks: tuple[int, ...] = ()
-    """The ranks in ascending order; empty for a Job without indexes."""
-
-    def __bool__(self) -> bool:
-        return self.count > 0
-
-
-NONE_MISSING: Final = MissingOutcomes()
-
-
-def completed_ranks_in_job(job: JobView) -> CompletedRanks:
+def completed_ranks_in_job(job: JobView) -> Ranks:
     """Return the ranks that a Job which has ended counts as completed."""
-    if job.status.completed_indexes:
-        return CompletedRanks.of_indexes(job.status.completed_indexes)
-    return CompletedRanks(None, job.status.succeeded)
+    return parse_indexes(job.status.completed_indexes) if job.status.completed_indexes else job.status.succeeded
 
 
-def completed_ranks_in_event(event: GangEvent) -> CompletedRanks | None:
+def completed_ranks_in_event(event: GangEvent) -> Ranks | None:
     """Return the completed ranks that an event names.
 
     `None` if the list was too long, or if the Job has no indexes.
     """
-    return CompletedRanks.of_indexes(event.completed_indexes) if event.completed_indexes else None
+    return parse_indexes(event.completed_indexes) if event.completed_indexes else None
 
 
-def completed_ranks_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -> CompletedRanks | None:
+def completed_ranks_without_job(event: GangEvent) -> Ranks | None:
     """Return the number of completed pods of a Job without indexes that is gone.
 
     `None` for an Indexed Job, because a pod that succeeded does not prove that the Job counted its rank.
     """
-    if event.completed_indexes_cut or any(outcome.rank is not None for outcome in outcomes):
-        return None
-    if any(end.rank is not None for end in event.ranks):
-        return None
-    count = event.counts.get("succeeded")
-    return None if count is None else CompletedRanks(None, count)
+    return None if event.completed_indexes_cut else event.counts.get("succeeded")
 
 
-def find_missing_outcomes(outcomes: Sequence[Outcome], completed: CompletedRanks) -> MissingOutcomes:
+def find_missing_outcomes(outcomes: Sequence[Outcome], completed: Ranks) -> Ranks:
     """Return the completed ranks that have no outcome of a succeeded pod."""
-    if completed.ranks is None:
-        return MissingOutcomes(max(completed.count - len(_counted(outcomes)), 0))
-    unknown = tuple(sorted(completed.ranks - result_outcomes(outcomes, completed.ranks).keys()))
-    return MissingOutcomes(len(unknown), unknown)
+    if isinstance(completed, int):
+        return max(completed - len(_counted(outcomes)), 0)
+    return completed.difference(result_outcomes(outcomes, completed))
 
 
 def task_result(
     outcomes: Sequence[Outcome],
-    completed: CompletedRanks,
+    completed: Ranks,
     wanted: Results,
     ref: GangRef,
     *,
@@ -144,9 +109,9 @@ def partial_results(outcomes: Sequence[Outcome], folder: str | None = None) -> d
     return {rank: with_mark(found[rank], folder) for rank in ranks}
 
 
-def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int, Outcome]:
-    if completed.ranks is not None:
-        return result_outcomes(outcomes, completed.ranks)
+def _by_rank(outcomes: Sequence[Outcome], completed: Ranks) -> dict[int, Outcome]:
+    if not isinstance(completed, int):
+        return result_outcomes(outcomes, completed)
     # Pods of a Job without indexes get ranks in the order in which they ended.
     return dict(enumerate(sorted(_counted(outcomes), key=end_order)))
 

@@ -15,9 +15,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
 from airflow_provider_gangjobs.gang.outcome.task_result import (
-    NONE_MISSING,
-    CompletedRanks,
-    MissingOutcomes,
+    Ranks,
     completed_ranks_in_event,
     completed_ranks_in_job,
     completed_ranks_without_job,
@@ -70,9 +68,9 @@ class CollectedOutcomes(Struct, frozen=True):
 
     outcomes: Sequence[Outcome]
     """One outcome per pod, ordered by rank and then by creation."""
-    completed: CompletedRanks | None
+    completed: Ranks | None
     """The ranks that the Job counts as completed; `None` if neither the event nor the cluster has this information."""
-    missing: MissingOutcomes = NONE_MISSING
+    missing: Ranks = 0
     """Completed ranks without an outcome."""
     job_is_gone: bool = False
     """The Job does not exist or is being deleted. Its ledger is deleted with it."""
@@ -120,12 +118,12 @@ async def collect_outcomes(client: Client, event: GangEvent, known: Sequence[Out
     job_is_gone = job is None or job.is_being_deleted
     outcomes = _add_outcomes_of_pods(recorded, pods)
     held, problem = await _harvest(client, ref, pods, has_ledger=not job_is_gone)
-    completed = completed or completed_ranks_without_job(event, outcomes)
-    missing = find_missing_outcomes(outcomes, completed) if completed is not None else NONE_MISSING
+    completed = completed_ranks_without_job(event) if completed is None else completed
+    missing = find_missing_outcomes(outcomes, completed) if completed is not None else 0
     return CollectedOutcomes(outcomes, completed, missing, job_is_gone=job_is_gone, held=held, problem=problem)
 
 
-def _is_settled(event: GangEvent, outcomes: Sequence[Outcome], completed: CompletedRanks | None) -> bool:
+def _is_settled(event: GangEvent, outcomes: Sequence[Outcome], completed: Ranks | None) -> bool:
     return completed is not None and not find_missing_outcomes(outcomes, completed) and not event.counts.get("held", 0)
 
 
