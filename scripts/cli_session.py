@@ -23,8 +23,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.submission import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest, TaskRule
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import Claim
-from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.submission import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest, TaskRule
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey

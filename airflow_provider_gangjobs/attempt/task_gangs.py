@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
-    from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
     from airflow_provider_gangjobs.submission.submission import (
+        AdoptionRule,
         ConfirmTry,
         PreviousGangs,
         Submission,

@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
-    from airflow_provider_gangjobs.submission.adopt_or_submit import AdoptionRule
-    from airflow_provider_gangjobs.submission.submission import PreviousGangs, Submission
+    from airflow_provider_gangjobs.submission.submission import AdoptionRule, PreviousGangs, Submission
 
 
 class Operator(Protocol):
@@ -127,8 +126,7 @@ class TaskTry:
     def run(self) -> Any:
         """Submit the gang, or adopt the gang of an earlier try, and return the value of the task after its end."""
         from airflow_provider_gangjobs.gang.state.phase import SubmissionState
-        from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-        from airflow_provider_gangjobs.submission.submission import PreviousGangs
+        from airflow_provider_gangjobs.submission.submission import PreviousGangs, TaskRule
 
         with self._refusal_is_kept():
             require_importable(self.task.callbacks)
@@ -200,7 +198,7 @@ class TaskTry:
 
     def _start_next_attempt(self, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
-        from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
+        from airflow_provider_gangjobs.submission.submission import NextAttemptRule
 
         # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try. The logs
         # are therefore copied from their beginning, and not from the place where the stream ended.

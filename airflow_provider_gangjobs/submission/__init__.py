@@ -5,7 +5,7 @@ A caller builds one `SubmissionRequest` (`submission`), and `submit` carries it 
     request = SubmissionRequest.of_task(TaskKey("dag", "run", "task"), "id of the task instance")
     submission = await submit(client, GangSpec(image="i", workers=4), request, discovered=discovered)
 
-Each round of a submission lists the Jobs of the task, decides by the rule of the request (`adopt_or_submit`), and runs
+Each round of a submission lists the Jobs of the task, decides by the rule of the request (`submission`), and runs
 the steps that are left (`step`, `placement`). `submission` reads what the Job says about its submission.
 
 Who retries what. Each loop runs inside the one above it, and no other loop repeats a request:
@@ -26,5 +26,5 @@ in the place of the step. The three inner loops start nothing after the deadline
 (`deadline_s`). Waits for something that others do (pods that end, a controller that creates objects) repeat a read and
 retry nothing: an error goes to the step or ends the submission.
 
-This module imports nothing, so that the rules (`adopt_or_submit`) can be imported without an HTTP library.
+This module imports nothing, so that the rules (`submission`) can be imported without an HTTP library.
 """

@@ -58,7 +58,7 @@ from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RestartSubmission
 from airflow_provider_gangjobs.kube.names import pointers_of
 from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOB_SETS, JOBS, Resource
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.submission.adopt_or_submit import differing_fields
+from airflow_provider_gangjobs.submission.submission import differing_fields
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -79,16 +79,6 @@ from airflow_provider_gangjobs.jobs.requests import RestartSubmission, RetryingR
 from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, SERVICES
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import TASK_LABELS
-from airflow_provider_gangjobs.submission.adopt_or_submit import (
-    Adopt,
-    Foreign,
-    Refuse,
-    SubmitNew,
-    TakenOver,
-    decide,
-    differing_fields,
-    gang_of_later_try,
-)
 from airflow_provider_gangjobs.submission.capabilities import require_claims, require_topology
 from airflow_provider_gangjobs.submission.placement import (
     CHECK_GANG_LINK,
@@ -117,7 +107,18 @@ from airflow_provider_gangjobs.submission.step import (
     permission_advice,
     run_step,
 )
-from airflow_provider_gangjobs.submission.submission import Submission, UnconfirmedTry
+from airflow_provider_gangjobs.submission.submission import (
+    Adopt,
+    Foreign,
+    Refuse,
+    Submission,
+    SubmitNew,
+    TakenOver,
+    UnconfirmedTry,
+    decide,
+    differing_fields,
+    gang_of_later_try,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -13,8 +13,7 @@ from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.submission import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest, TaskRule
 from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.gangs import gang_spec
 from tests.timeouts import TIMEOUT_S

@@ -11,8 +11,7 @@ from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import disruption_of
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
-from airflow_provider_gangjobs.submission.submission import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import NextAttemptRule, SubmissionRequest
 from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.ends import kill

@@ -11,8 +11,7 @@ from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import disruption_of
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import NextAttemptRule
-from airflow_provider_gangjobs.submission.submission import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import NextAttemptRule, SubmissionRequest
 from tests.cluster.controlplane.build import OLDER_RELEASES
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.test_disruptions_on_real_releases import FIRST_ATTEMPT_IS_ENDLESS, runs

@@ -20,8 +20,7 @@ from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.identity import Claim, TaskKey
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule
-from airflow_provider_gangjobs.submission.submission import SubmissionRequest
+from airflow_provider_gangjobs.submission.submission import SubmissionRequest, TaskRule
 from tests.cluster.admission import created, webhook_that_refuses_pods
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.releases import NONE

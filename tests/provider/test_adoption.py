@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.kube.well_known import (
     LABEL_DROPPED,
     LABEL_KUEUE_QUEUE,
 )
-from airflow_provider_gangjobs.submission.adopt_or_submit import (
+from airflow_provider_gangjobs.submission.submission import (
     Adopt,
     NextAttemptRule,
     Refuse,

@@ -239,8 +239,8 @@ NOT_TO_RESUME = (
     f"{OURS}gang.outcome.end_reason",
     f"{OURS}gang.render.job_manifest",
     f"{OURS}gang.validation.validate",
-    f"{OURS}submission.adopt_or_submit",
     f"{OURS}submission.placement",
+    f"{OURS}submission.submission",
     f"{OURS}submission.submit",
     f"{OURS}triggers.gang_job",
 )

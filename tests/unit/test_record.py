@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.state.phase import SubmissionState, judge, s
 from airflow_provider_gangjobs.gang.view import view_job
 from airflow_provider_gangjobs.kube import well_known
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_RECORD, LABEL_INSTALLATION
-from airflow_provider_gangjobs.submission.adopt_or_submit import Foreign, SubmitNew, TaskRule, decide
+from airflow_provider_gangjobs.submission.submission import Foreign, SubmitNew, TaskRule, decide
 from tests.annotations import policies
 from tests.unit.builders import REF, JobBuilder, at, job
 

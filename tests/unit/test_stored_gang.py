@@ -154,7 +154,7 @@ def test_jobs_with_equal_views_are_equal() -> None:
     assert read_job(JobView()) == build_gang(JobView())
 
 
-@pytest.mark.parametrize("module", ["gang.state.gang_state", "submission.submission", "submission.adopt_or_submit"])
+@pytest.mark.parametrize("module", ["gang.state.gang_state", "submission.submission"])
 def test_phase_is_known_without_io(module: str) -> None:
     with_io = {"aiohttp", "airflow", "kubernetes", "kubernetes_asyncio"}
     code = f"import sys, airflow_provider_gangjobs.{module}; sys.exit(bool({with_io} & set(sys.modules)))"

@@ -53,8 +53,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 from airflow_provider_gangjobs.parameters.triggerer_start import NeedsWorkerError, task_parameters
-from airflow_provider_gangjobs.submission.adopt_or_submit import TaskRule, created_ms
-from airflow_provider_gangjobs.submission.submission import PreviousGangs, UnconfirmedTry
+from airflow_provider_gangjobs.submission.submission import PreviousGangs, TaskRule, UnconfirmedTry, created_ms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
