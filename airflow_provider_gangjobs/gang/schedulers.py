@@ -48,7 +48,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import digest_of, owned_by, owned_by_job
 from airflow_provider_gangjobs.kube.resources import Resource, podgroups, workloads
-from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_PURPOSE, ObjectPurpose
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_CLAIM, LABEL_GANG, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -67,12 +67,10 @@ class SchedulingGroup:
 
     name: str
     namespace: str
-    size: int
     min_count: int
     """Number of pods that the scheduler places together or not at all."""
     priority_class: str | None = None
     """Priority class of the pods. Since 1.37 all pods of a group must have the priority of the group (KEP-5710)."""
-    labels: Mapping[str, str] = field(default_factory=dict)
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the pods. Some schedulers read settings from them, such as the name of a queue."""
     topology: str | None = None
@@ -205,7 +203,7 @@ def object_of_group(resource: Resource, group: SchedulingGroup, spec: Mapping[st
         "metadata": {
             "name": group.name,
             "namespace": group.namespace,
-            "labels": {**group.labels, LABEL_PURPOSE: purpose.value},
+            "labels": {LABEL_GANG: group.name, LABEL_PURPOSE: purpose.value},
             "ownerReferences": list(owners),
         },
         "spec": dict(spec),

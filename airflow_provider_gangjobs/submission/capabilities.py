@@ -157,7 +157,7 @@ async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple
 
 
 async def _find_link(client: Client, namespace: str, dialect: Dialect) -> tuple[bool, str]:
-    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE)
+    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE)
     job = dialect.with_link(probe_job(namespace), group)
     try:
         stored = await client.create(JOBS, job, namespace, dry_run=True)
@@ -221,7 +221,7 @@ async def require_topology(client: Client, dialect: Dialect, namespace: str) -> 
         InvalidGangSpec: the server drops the topology.
         ClusterError: this is unknown.
     """
-    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE, topology="kubernetes.io/hostname")
+    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, topology="kubernetes.io/hostname")
     if not await _keeps_group(client, dialect, group, TOPOLOGY_GATE):
         problem = f"is given without queue_name, and the API server drops it: its gate {TOPOLOGY_GATE} is off"
         raise InvalidGangSpec((Problem("topology", problem, "Switch the gate on, give queue_name, or use affinity"),))
@@ -240,7 +240,7 @@ async def require_claims(client: Client, dialect: Dialect, namespace: str) -> No
         ClusterError: this is unknown.
     """
     claims = ({"name": PROBE, "resourceClaimName": PROBE},)
-    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE, resource_claims=claims)
+    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, resource_claims=claims)
     if not await _keeps_group(client, dialect, group, CLAIMS_GATE):
         problem = f"is given, and the API server drops it: its gate {CLAIMS_GATE} is off"
         raise InvalidGangSpec((Problem(SHARED_CLAIMS, problem, f"Switch the gate on, or {ONE_CLAIM}"),))
@@ -260,7 +260,7 @@ async def _keeps_group(client: Client, dialect: Dialect, group: SchedulingGroup,
 
 
 async def _dry_run(client: Client, dialect: Dialect, namespace: str) -> str:
-    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE)
+    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE)
     workload, pod_group = dialect.workload(group, ""), dialect.pod_group(group, "", "")
     try:
         is_kept, evidence = await _find_link(client, namespace, dialect)

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of
-from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV, env_of, service_of, user_template
+from airflow_provider_gangjobs.gang.render.pod_template import RENDEZVOUS_ENV, env_of, user_template
 from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.validate import validate
@@ -461,17 +461,6 @@ def test_rank_is_read_from_the_pod(name):
 
 def test_every_variable_is_reserved():
     assert set(ENV) == RENDEZVOUS_ENV
-
-
-def test_service_publishes_ranks_before_they_are_ready():
-    service = service_of(Rendezvous(1234), job="train-0", namespace="ml", owner={"uid": "u"})
-    assert service["spec"] == {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {"gangjobs.airflow/gang": "train-0"},
-        "ports": [{"name": "rendezvous", "port": 1234}],
-    }
-    assert service["metadata"]["ownerReferences"] == [{"uid": "u"}]
 
 
 FOUR = Shape(parallelism=4, completions=4, indexed=True, backoff_limit=0)

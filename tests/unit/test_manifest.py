@@ -303,6 +303,18 @@ def test_service_is_named_like_the_pods_subdomain():
     assert env_of(pod["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.{ATTEMPT.name}"
 
 
+def test_service_publishes_ranks_before_they_are_ready():
+    service = render_service(GangSpec(image="a", workers=2, rendezvous=Rendezvous(1234)), ATTEMPT, "job-uid")
+    assert service is not None
+    assert service["spec"] == {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"gangjobs.airflow/gang": ATTEMPT.name},
+        "ports": [{"name": "rendezvous", "port": 1234}],
+    }
+    assert service["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+
+
 def test_subdomain_of_the_user_is_replaced_by_the_service_of_the_gang():
     spec = GangSpec(image="a", workers=2, pod_overrides={"spec": {"subdomain": "peers"}})
     assert render_service(spec, ATTEMPT, "job-uid") is not None

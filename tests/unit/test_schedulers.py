@@ -49,7 +49,7 @@ from airflow_provider_gangjobs.submission.placement import depends_on_queue, sel
 
 # -- The gang schedulers beside the default scheduler: selection, links, objects, and the guarantee in a cluster -----
 
-GROUP = SchedulingGroup("train-0", "ml", 4, 3, "high", {"gangjobs.airflow/gang": "train-0"})
+GROUP = SchedulingGroup("train-0", "ml", 3, "high")
 CONTAINER = {"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
 JOB = {"spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}}}
 VOLCANO = {"scheduling.volcano.sh": ServedGroup({"v1beta1": ["podgroups", "queues"]})}
@@ -131,7 +131,7 @@ def test_the_job_owns_the_pod_group(name, spec):
 
 
 def test_volcano_takes_the_queue_from_the_pods():
-    queued = SchedulingGroup("g", "ml", 2, 2, pod_annotations={"scheduling.volcano.sh/queue-name": "research"})
+    queued = SchedulingGroup("g", "ml", 2, pod_annotations={"scheduling.volcano.sh/queue-name": "research"})
     assert find_separate("volcano").pod_group(queued, "uid", "")["spec"]["queue"] == "research"
 
 

@@ -179,11 +179,6 @@ def with_supervisor(spec: GangSpec, pod: Object, address: str) -> Object:
     return {**pod, "volumes": volumes, "containers": [supervised, *others]}
 
 
-def service_ports(spec: GangSpec) -> list[Object]:
-    """Return the port of the supervisor as a port of the gang's Service; none without a supervisor."""
-    return [{"name": PORT_NAME, "port": PORT}] if spec.is_supervised else []
-
-
 def _variables(spec: GangSpec, address: str, stop_grace_s: Any) -> Mapping[str, str]:
     return {
         "GANG_RESTARTS_MAX": str(spec.restarts),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs.gang.identity import TaskKey, job_set_job_name, owned_by, owned_by_job, role_job_name
 from airflow_provider_gangjobs.gang.queues import Queue, parse_topology
 from airflow_provider_gangjobs.gang.record import Record, StoredClaim, to_text
-from airflow_provider_gangjobs.gang.render import files, pod_template
+from airflow_provider_gangjobs.gang.render import files
 from airflow_provider_gangjobs.gang.render.placement import (
     Placement,
     PlacementDecision,
@@ -29,6 +29,7 @@ from airflow_provider_gangjobs.gang.spec import roles_of, spec_of_role
 from airflow_provider_gangjobs.kube import well_known as keys
 from airflow_provider_gangjobs.kube.quantity import format_amounts, requests_of, total_of
 from airflow_provider_gangjobs.kube.resources import JOB_SETS
+from airflow_provider_gangjobs.kube.well_known import ObjectPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -233,17 +234,14 @@ def _role_job(
 def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
     """Return the scheduling group of the pods of a rendered Job, which all Jobs of a gang share."""
     metadata, template = job["metadata"], job["spec"]["template"]
-    gang = metadata["labels"][keys.LABEL_GANG]
     topology = parse_topology(shape.group_topology) if shape.group_topology else None
     return SchedulingGroup(
-        name=gang,
+        name=metadata["labels"][keys.LABEL_GANG],
         namespace=metadata["namespace"],
-        size=shape.size,
         min_count=shape.min_count or shape.size,
         topology=topology[1] if topology else None,
         resource_claims=shape.group_claims,
         priority_class=template["spec"].get("priorityClassName"),
-        labels={keys.LABEL_GANG: gang},
         pod_annotations=template.get("metadata", {}).get("annotations", {}),
     )
 
@@ -253,8 +251,23 @@ def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | N
     settings = rendezvous_of(spec, shape_of(spec, manifest_of(spec)))
     if settings is None:
         return None
-    owner, ports = owned_by_job(attempt.name, job_uid), files.service_ports(spec)
-    return pod_template.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner, ports=ports)
+    supervisor = [{"name": files.PORT_NAME, "port": files.PORT}] if spec.is_supervised else []
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": attempt.name,
+            "namespace": attempt.namespace,
+            "labels": {keys.LABEL_GANG: attempt.name, keys.LABEL_PURPOSE: ObjectPurpose.RENDEZVOUS.value},
+            "ownerReferences": [owned_by_job(attempt.name, job_uid)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {keys.LABEL_GANG: attempt.name},
+            "ports": [{"name": "rendezvous", "port": settings.port}, *supervisor],
+        },
+    }
 
 
 def render_files(spec: GangSpec, attempt: Attempt, job_uid: str, *, supervisor_key: str = "") -> Object | None:

@@ -25,7 +25,6 @@ from airflow_provider_gangjobs.gang.render.placement import Shape, rendezvous_of
 from airflow_provider_gangjobs.gang.render.user_manifest import copy_without_nulls, main_container_name
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, spec_of_role
 from airflow_provider_gangjobs.kube import well_known as keys
-from airflow_provider_gangjobs.kube.well_known import ObjectPurpose
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt
@@ -177,31 +176,6 @@ def env_of(rendezvous: Rendezvous, *, address: str, size: int) -> list[dict[str,
     values = {"address": address, "port": str(rendezvous.port), "size": str(size)}
     ranks = [{"name": name, "valueFrom": rank} for name in RANK_VARIABLES]
     return [{"name": name, "value": values[value]} for name, value in _VALUES.items()] + ranks
-
-
-def service_of(
-    rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[str, Any], ports: Sequence[Object] = ()
-) -> dict[str, Any]:
-    """Render the headless Service of a gang.
-
-    :param ports: The ports besides that of the rendezvous.
-    """
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": job,
-            "namespace": namespace,
-            "labels": {keys.LABEL_GANG: job, keys.LABEL_PURPOSE: ObjectPurpose.RENDEZVOUS.value},
-            "ownerReferences": [owner],
-        },
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {keys.LABEL_GANG: job},
-            "ports": [{"name": "rendezvous", "port": rendezvous.port}, *ports],
-        },
-    }
 
 
 _FLAT_RESOURCES: Final = frozenset({"requests", "limits", "claims"})
