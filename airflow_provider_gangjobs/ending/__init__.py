@@ -37,6 +37,6 @@ until no other pod is to be expected. A gang *has ended* when its Jobs have the 
 *is over* also if it was stopped or is being deleted. To *complete* a submission is to take the steps that are left.
 To *record* an outcome is to write it into the ledger; the *record* of a submission is what its Job says about it.
 
-Elsewhere. The rules that need no request are in `gang/state/`: `stopped`, `phase`, `ownership`. What a state of Airflow
-means for a gang is decided in `airflow_api.task_state`, before one of these functions is called.
+Elsewhere. The rules that need no request are in `gang/state/`: `stored_gang`, `phase`, `ownership`. What a state of
+Airflow means for a gang is decided in `airflow_api.task_state`, before one of these functions is called.
 """

@@ -1,4 +1,4 @@
-"""Stop: the pods of a gang end, and its Job stays as evidence, and fails. The rules are `gang.state.stopped`.
+"""Stop: the pods of a gang end, and its Job stays as evidence, and fails. The rules are `gang.state.stored_gang`.
 
 1. A mark with the reason, and a deadline of zero, are written on the main Job, in the version that was judged.
 2. A main Job that is suspended is made to fail (`finish_stop`), and the Jobs of the other roles end (`end_jobs`).
@@ -23,19 +23,17 @@ from airflow_provider_gangjobs.cluster.client import patch_uid, patch_version, v
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.http.transport import current_deadline
 from airflow_provider_gangjobs.gang.identity import is_owned_by
-from airflow_provider_gangjobs.gang.state.stopped import (
-    end_patch,
-    finish_patch,
-    is_kept_from_failing,
-    is_to_fail,
-    stop_patch,
-)
+from airflow_provider_gangjobs.gang.state.stopped import end_patch
 from airflow_provider_gangjobs.gang.state.stored_gang import (
     StoredGang,
     build_gang,
+    finish_patch,
+    is_kept_from_failing,
+    is_to_fail,
     jobs_to_end,
     must_delete_job_set,
     read_job,
+    stop_patch,
 )
 from airflow_provider_gangjobs.jobs.requests import get_job, get_main_job
 from airflow_provider_gangjobs.kube.resources import JOB_SETS, JOBS

@@ -51,8 +51,8 @@ from airflow_provider_gangjobs.gang.schedulers import find_scheduler
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, is_live, is_started_by_others, state_of
 from airflow_provider_gangjobs.gang.state.pods import is_terminal
-from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_DELETION_OF_SUBMISSION, is_stopped_by_cleanup
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
+from airflow_provider_gangjobs.gang.state.stopped import BY_CLEANUP, BY_DELETION_OF_SUBMISSION
+from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, is_stopped_by_cleanup, read_job
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests, start_role
 from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.kube.well_known import LABEL_DROPPED

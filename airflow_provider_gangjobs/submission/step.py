@@ -52,8 +52,14 @@ from airflow_provider_gangjobs.gang.queues import given_queue_error, queue_of_jo
 from airflow_provider_gangjobs.gang.record import Submitted
 from airflow_provider_gangjobs.gang.render.job_manifest import group_of, render_job, render_job_set, render_role
 from airflow_provider_gangjobs.gang.render.placement import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.state.stopped import is_stopped_by_cleanup
-from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, build_gang, jobs_to_end, read_gang, read_job
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    StoredGang,
+    build_gang,
+    is_stopped_by_cleanup,
+    jobs_to_end,
+    read_gang,
+    read_job,
+)
 from airflow_provider_gangjobs.jobs.requests import TRIES_MAX, RestartSubmission, start_role
 from airflow_provider_gangjobs.kube.names import pointers_of
 from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOB_SETS, JOBS, Resource

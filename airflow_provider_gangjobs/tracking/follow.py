@@ -40,7 +40,8 @@ from airflow_provider_gangjobs.gang.state.phase import (
 )
 from airflow_provider_gangjobs.gang.state.pods import SIDECAR_GRACE
 from airflow_provider_gangjobs.gang.state.reason import IN_QUEUE, Reason, because, reason_of_stop, stopped_by_deadline
-from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper, is_ended_by_main, is_kept_from_failing
+from airflow_provider_gangjobs.gang.state.stopped import Stopped, Stopper
+from airflow_provider_gangjobs.gang.state.stored_gang import is_ended_by_main, is_kept_from_failing
 from airflow_provider_gangjobs.gang.state.waiting import (
     describe_stops,
     given_up,

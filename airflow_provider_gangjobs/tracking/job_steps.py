@@ -25,15 +25,13 @@ from airflow_provider_gangjobs.gang.state.pods import (
     may_end_by_main,
     read_rules,
 )
-from airflow_provider_gangjobs.gang.state.stopped import (
-    BY_FAILURE,
-    BY_SUCCESS,
-    STOPPED_DEADLINE_S,
+from airflow_provider_gangjobs.gang.state.stopped import BY_FAILURE, BY_SUCCESS, STOPPED_DEADLINE_S, mark_patch
+from airflow_provider_gangjobs.gang.state.stored_gang import (
     is_ended_by_main,
     is_kept_from_failing,
-    mark_patch,
+    must_delete_job_set,
+    ttl_patch,
 )
-from airflow_provider_gangjobs.gang.state.stored_gang import must_delete_job_set, ttl_patch
 from airflow_provider_gangjobs.gang.state.waiting import next_assembly_baseline
 from airflow_provider_gangjobs.jobs.requests import get_job, list_pods
 from airflow_provider_gangjobs.kube.resources import JOBS

@@ -11,8 +11,8 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, For
 from airflow_provider_gangjobs.ending.stop import BRIEF_PAUSES_S, PAUSES_S, finish_stop
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
-from airflow_provider_gangjobs.gang.state.stopped import end_patch, stop_patch, stopped_by_user
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.state.stopped import end_patch, stopped_by_user
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job, stop_patch
 from airflow_provider_gangjobs.kube.resources import KUEUE_GROUP
 from airflow_provider_gangjobs.kube.views import end_condition
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE

@@ -14,8 +14,8 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
-from airflow_provider_gangjobs.gang.state.stopped import stop_patch, stopped_by_user
-from airflow_provider_gangjobs.gang.state.stored_gang import read_job
+from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
+from airflow_provider_gangjobs.gang.state.stored_gang import read_job, stop_patch
 from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube import resources
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE

@@ -21,15 +21,17 @@ from airflow_provider_gangjobs.gang.state.stopped import (
     BY_SUCCESS,
     Stopped,
     Stopper,
-    finish_patch,
     format_stopped,
-    is_kept_from_failing,
-    is_to_fail,
     parse_stopped,
-    stop_patch,
     stopped_by_user,
 )
-from airflow_provider_gangjobs.gang.state.stored_gang import before_deletion
+from airflow_provider_gangjobs.gang.state.stored_gang import (
+    before_deletion,
+    finish_patch,
+    is_kept_from_failing,
+    is_to_fail,
+    stop_patch,
+)
 from airflow_provider_gangjobs.kube import well_known
 from tests.unit.builders import JobBuilder, job
 

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import OnKill
-from airflow_provider_gangjobs.gang.state.stopped import is_kept_from_failing
+from airflow_provider_gangjobs.gang.state.stored_gang import is_kept_from_failing
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Policies

@@ -1,8 +1,7 @@
-"""Stopped: the mark on a Job that says who has stopped the gang, and why, and how the Job ends.
+"""Stopped: the mark on a Job that says who has stopped the gang, and why.
 
-The pods of a stopped gang end and are harvested. The Job ends as failed, so its time to live counts, and its ledger
-stays. If a triggerer crashes after a stop, the next one reads the mark on the Job and reports the same deadline. The
-first mark stays: whoever stops a gang that has a mark only ends its Job. A follower also marks a Job whose ranks
+If a triggerer crashes after a stop, the next one reads the mark on the Job and reports the same deadline. The first
+mark stays: whoever stops a gang that has a mark only ends its Job. A follower also marks a Job whose ranks
 have ended by their main containers while other containers keep its pods running; every reader sees the end that this
 mark names (`with_end_by_main`).
 """
@@ -23,7 +22,6 @@ from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
-    from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
     from airflow_provider_gangjobs.kube.views import JobStatus, JobView
 
 TEXT_CHARACTERS_MAX: Final = 2000
@@ -138,63 +136,9 @@ def _unreadable(text: str) -> Stopped:
     return Stopped(Stopper.UNKNOWN, text, Category.UNKNOWN)
 
 
-# -- the end of a stopped Job ----------------------------------------------------------------------------------------
-
-
-def stop_patch(stopped: Stopped, gang: StoredGang) -> dict[str, Any]:
-    """Return the merge patch that ends a Job permanently.
-
-    The Job gets an activeDeadlineSeconds that has passed, so the Job controller deletes its pods, and lets it fail when
-    they have ended; Kueue then takes its quota back. A suspended Job cannot fail, so it stays suspended; see
-    `finish_patch`.
-
-    :param gang: The Job as it was just read. The patch is sent only if the Job has not changed since.
-    """
-    spec: dict[str, Any] = {"activeDeadlineSeconds": STOPPED_DEADLINE_S}
-    if gang.is_suspended or gang.status.start_time is None:
-        spec["suspend"] = True
-    return {"spec": spec} if gang.stopped is not None else {**mark_patch(stopped), "spec": spec}
-
-
-def is_to_fail(gang: StoredGang) -> bool:
-    """Return whether the main Job has yet to fail, because the gang was stopped or has no time left (`end_patch`).
-
-    The Job controller lets the Job fail, unless somebody suspends the Job before; see `is_kept_from_failing`.
-    """
-    main_job = gang.main
-    has_no_time = main_job.is_stopped or main_job.view.spec.active_deadline_seconds == STOPPED_DEADLINE_S
-    return has_no_time and not (end_condition(main_job.view) or main_job.is_being_deleted)
-
-
-def is_kept_from_failing(gang: StoredGang) -> bool:
-    """Return whether the main Job has yet to fail and cannot, because it is suspended; see `finish_patch`."""
-    return is_to_fail(gang) and gang.main.is_suspended
-
-
-def finish_patch(gang: StoredGang, *, is_deactivated: bool) -> dict[str, Any]:
-    """Return the merge patch that lets a stopped Job fail that `stop_patch` left suspended.
-
-    The Job controller starts the Job and lets it fail at once, without a pod. `parallelism` stays: Kubernetes 1.36
-    refuses to change it if the pods are a gang, and every release if the gang is that of `Job.spec.scheduling`.
-
-    Kueue may suspend a Job in its queue again before it has failed, although its Workload is inactive, so the caller
-    repeats the patch while `is_kept_from_failing`. If the Workload cannot be deactivated, the Job fails without a pod
-    when Kueue starts it.
-
-    :param is_deactivated: Whether Kueue's Workload of the Job was deactivated.
-    """
-    if gang.queue is not None and not is_deactivated:
-        return {"spec": {"parallelism": 0}}
-    return end_patch()
-
-
 def end_patch() -> dict[str, Any]:
     """Return the merge patch that lets a Job fail at once. A suspended Job creates no pod."""
     return {"spec": {"suspend": False, "activeDeadlineSeconds": STOPPED_DEADLINE_S}}
-
-
-def is_stopped_by_cleanup(gang: StoredGang) -> bool:
-    return gang.stopped is not None and gang.stopped.by is Stopper.CLEANUP
 
 
 # -- the end by the main containers ----------------------------------------------------------------------------------
@@ -230,11 +174,6 @@ def end_by_main(job: JobView) -> Stopped | None:
     value = job.metadata.annotations.stopped
     stopped = parse_stopped(value) if value is not None else None
     return stopped if stopped is not None and stopped.by is Stopper.MAIN_CONTAINERS else None
-
-
-def is_ended_by_main(gang: StoredGang) -> bool:
-    """Return whether the provider has ended the gang, because its main containers had ended and others had not."""
-    return any(end_by_main(one) is not None for one in gang.jobs or (gang.view,))
 
 
 def all_succeeded(status: JobStatus, ranks: int, found: Condition) -> JobStatus:
