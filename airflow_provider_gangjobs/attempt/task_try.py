@@ -44,7 +44,7 @@ from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.gang_state import limit_of_previous
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.parameters.checks import require_importable
-from airflow_provider_gangjobs.parameters.storage import TaskStorages
+from airflow_provider_gangjobs.parameters.task_parameters import TaskStorages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

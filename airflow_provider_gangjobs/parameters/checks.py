@@ -158,6 +158,28 @@ def conn_id_problems(name: str, value: Any) -> Iterator[Problem]:
         yield Problem(name, f"is {value!r:.80}", "Give the id of a connection of Airflow, or leave it out")
 
 
+def to_url(given: Any) -> Any:
+    """Return the URL of an `ObjectStoragePath` or a path of `pathlib`, and any other value unchanged.
+
+    The operator keeps the URL, because Airflow renders templates of texts only, and stores them with the DAG.
+    """
+    if isinstance(given, os.PathLike):
+        return os.fspath(given)
+    # An object storage path is no `os.PathLike`. The import of its class is too expensive for a DAG file.
+    return str(given) if hasattr(given, "protocol") and hasattr(given, "conn_id") else given
+
+
+def storage_problems(parameter: str, url: Any) -> Iterator[Problem]:
+    """Yield the problem of a storage that rendering its template cannot resolve. A worker checks the storage itself."""
+    if url is None or is_templated(url):
+        return
+    remedy = f"Give an ObjectStoragePath or its URL, such as s3://aws_default@bucket/{parameter.partition('_')[0]}s"
+    if not isinstance(url, str) or not url:
+        yield Problem(parameter, f"is {url!r:.80}, not the URL of a folder", remedy)
+    elif "://" not in url and not os.path.isabs(url):
+        yield Problem(parameter, f"is {url!r:.80}, a relative path, which means another folder in each process", remedy)
+
+
 def disruption_problems(name: str, value: Any) -> Iterator[Problem]:
     """Yield a problem if the value is not a number of attempts."""
     if not is_whole_number(value, 0, DISRUPTIONS_MAX):

@@ -54,13 +54,14 @@ from airflow_provider_gangjobs.parameters.checks import (
     exit_code_problems,
     flag_problems,
     results_limit_problems,
+    storage_problems,
     to_exit_codes,
     to_names,
     to_seconds,
+    to_url,
     to_whole_seconds,
 )
 from airflow_provider_gangjobs.parameters.shorthands import launch_problems
-from airflow_provider_gangjobs.parameters.storage import storage_problems, to_url
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

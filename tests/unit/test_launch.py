@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.parameters.storage import TaskStorages
+from airflow_provider_gangjobs.parameters.task_parameters import TaskStorages
 
 # -- Parameters that stand for other parameters: launch, secrets -----------------------------------------------------
 
