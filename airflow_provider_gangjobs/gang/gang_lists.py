@@ -30,6 +30,7 @@ from collections.abc import Collection, Iterable  # noqa: TC003 - msgspec reads 
 from datetime import datetime, timedelta  # noqa: TC003
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -240,41 +241,33 @@ def find_leak(
     :param held_pods: How many of its pods the provider's finalizer holds.
     :param is_half_submitted: The submission has stopped half-way.
     """
+    leak = partial(_leak, job.ref.namespace, job.ref.name, until=kept_until(job))
     if is_half_submitted:
-        return _leak(LeakKind.INCOMPLETE, job, "Its submission stopped half-way.", job.created_at)
+        return leak(LeakKind.INCOMPLETE, "Its submission stopped half-way.", job.created_at)
     since = job.ended_at or job.created_at or now
     if now - since < grace or not job.is_over:
         return None
     if held_pods:
         held = f"It is over, and {pluralize(held_pods, 'pod')} {'is' if held_pods == 1 else 'are'} not recorded yet."
-        return _leak(LeakKind.HELD_PODS, job, held, since)
+        return leak(LeakKind.HELD_PODS, held, since)
     has_succeeded = job.complete_condition is not None  # a failure needs no delivery
     if job.record.task is not None and has_succeeded and not job.is_delivered:
-        return _leak(LeakKind.UNDELIVERED, job, "It has succeeded, and Airflow did not get its outcome.", since)
+        return leak(LeakKind.UNDELIVERED, "It has succeeded, and Airflow did not get its outcome.", since)
     if not job.is_ended:
         return None
     if kept_until(job) is None:
-        return _leak(
-            LeakKind.KEPT_FOR_EVER, job, "It has ended, and nothing deletes its Job (ttl_after_finished).", since
-        )
-    return _leak(LeakKind.KEPT, job, "It has ended, and Kubernetes deletes its Job later.", since)
+        return leak(LeakKind.KEPT_FOR_EVER, "It has ended, and nothing deletes its Job (ttl_after_finished).", since)
+    return leak(LeakKind.KEPT, "It has ended, and Kubernetes deletes its Job later.", since)
 
 
 def leak_of_pods(namespace: str, name: str, pods: int, since: datetime) -> Leak:
     """Return the leak of held pods whose Job is gone."""
     what = f"Its Job is gone, and {pluralize(pods, 'pod')} {'is' if pods == 1 else 'are'} held."
-    kind = LeakKind.HELD_PODS
+    return _leak(namespace, name, LeakKind.HELD_PODS, what, since)
+
+
+def _leak(
+    namespace: str, name: str, kind: LeakKind, what: str, since: datetime | None, *, until: datetime | None = None
+) -> Leak:
     command = _COMMANDS[kind].format(namespace=namespace, name=name)
-    return Leak(kind=kind, namespace=namespace, name=name, what=what, command=command, since=since)
-
-
-def _leak(kind: LeakKind, job: StoredGang, what: str, since: datetime | None) -> Leak:
-    return Leak(
-        kind=kind,
-        namespace=job.ref.namespace,
-        name=job.ref.name,
-        what=what,
-        command=_COMMANDS[kind].format(namespace=job.ref.namespace, name=job.ref.name),
-        since=since,
-        until=kept_until(job),
-    )
+    return Leak(kind=kind, namespace=namespace, name=name, what=what, command=command, since=since, until=until)
