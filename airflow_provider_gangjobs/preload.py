@@ -27,7 +27,6 @@ import airflow_provider_gangjobs.cluster.http.log_reader
 import airflow_provider_gangjobs.cluster.served_resources
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.ending.deliver
-import airflow_provider_gangjobs.ending.of_task
 import airflow_provider_gangjobs.hooks.gang_job
 import airflow_provider_gangjobs.jobs.gang_secrets
 import airflow_provider_gangjobs.operators.delete_gang

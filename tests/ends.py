@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.ending import delete as deletes
 from airflow_provider_gangjobs.ending import stop as stops
-from airflow_provider_gangjobs.ending.of_task import is_live_gang_of
+from airflow_provider_gangjobs.ending.delete import is_live_gang_of
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 

@@ -249,7 +249,7 @@ class TaskGangs:
         """Return the gangs of this try that still run. `None` if the cluster could not be read."""
 
         async def find(service: GangService) -> list[StoredGang]:
-            from airflow_provider_gangjobs.ending.of_task import live_gangs
+            from airflow_provider_gangjobs.ending.delete import live_gangs
 
             namespace = self.namespace or service.namespace
             return await live_gangs(service.client, self.key, self.claim, namespace=namespace)
@@ -284,7 +284,7 @@ class TaskGangs:
 
         async def act(service: GangService) -> None:
             # Imported on the loop, because a signal handler may have interrupted an import of the main thread.
-            from airflow_provider_gangjobs.ending.of_task import end_live_gangs
+            from airflow_provider_gangjobs.ending.delete import end_live_gangs
 
             client, namespace = service.client, self.namespace or service.namespace
             async with asyncio.timeout(timeout_s):

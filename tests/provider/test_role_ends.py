@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs import service
-from airflow_provider_gangjobs.ending.of_task import end_live_gangs
+from airflow_provider_gangjobs.ending.delete import end_live_gangs
 from airflow_provider_gangjobs.ending.sweep import NamespaceView, Sweep, sweep_once
 from airflow_provider_gangjobs.gang.awaited import GangSelection
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Policies

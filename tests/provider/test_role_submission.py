@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.ending.of_task import end_live_gangs
+from airflow_provider_gangjobs.ending.delete import end_live_gangs
 from airflow_provider_gangjobs.ending.submissions import clean_up_half_submitted
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey

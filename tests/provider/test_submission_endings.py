@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid
+from airflow_provider_gangjobs.ending.delete import end_live_gangs
 from airflow_provider_gangjobs.ending.deliver import deliver, mark_delivered
-from airflow_provider_gangjobs.ending.of_task import end_live_gangs
 from airflow_provider_gangjobs.ending.submissions import delete_submission
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
 from airflow_provider_gangjobs.gang.state.stopped import stopped_by_user

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from airflow_provider_gangjobs import ending
+from airflow_provider_gangjobs.ending.delete import end_live_gangs
 from airflow_provider_gangjobs.ending.deliver import deliver, mark_delivered
-from airflow_provider_gangjobs.ending.of_task import end_live_gangs
 from airflow_provider_gangjobs.ending.submissions import clean_up_half_submitted
 from airflow_provider_gangjobs.ending.sweep import sweep_once
 from airflow_provider_gangjobs.gang.state.ownership import TaskEnd

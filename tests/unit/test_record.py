@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.ending.of_task import is_live_gang_of
+from airflow_provider_gangjobs.ending.delete import is_live_gang_of
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.record import Record, read_record

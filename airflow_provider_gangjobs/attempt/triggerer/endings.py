@@ -36,8 +36,7 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     shared_service,
 )
 from airflow_provider_gangjobs.cluster.loop_local import loop_local, run_in_background
-from airflow_provider_gangjobs.ending.delete import Deletion, delete, finish_deletion
-from airflow_provider_gangjobs.ending.of_task import is_live_gang_of
+from airflow_provider_gangjobs.ending.delete import Deletion, delete, finish_deletion, is_live_gang_of
 from airflow_provider_gangjobs.gang.state.ownership import GRACE, TaskEnd
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.jobs.requests import RetryingRequests

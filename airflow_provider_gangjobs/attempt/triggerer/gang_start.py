@@ -45,7 +45,7 @@ from airflow_provider_gangjobs.attempt.task_gangs import ENDED, StartGuard, Task
 from airflow_provider_gangjobs.attempt.triggerer.endings import KILL_TIMEOUT_S, KillLimits, sweep_namespace
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import CONNECTION_MAX_AGE_S, shared_service
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.ending.of_task import end_live_gangs
+from airflow_provider_gangjobs.ending.delete import end_live_gangs
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning, SubmissionConflict
 from airflow_provider_gangjobs.gang.render.user_manifest import requested_namespace
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil

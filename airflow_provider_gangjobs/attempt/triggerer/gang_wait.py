@@ -421,7 +421,7 @@ class _GangWait:
 
         The worker that gets the event would also end the gang. But a worker may be free only after hours.
         """
-        from airflow_provider_gangjobs.ending.of_task import is_live_gang_of
+        from airflow_provider_gangjobs.ending.delete import is_live_gang_of
         from airflow_provider_gangjobs.ending.stop import stop
         from airflow_provider_gangjobs.jobs.requests import RetryingRequests
 
