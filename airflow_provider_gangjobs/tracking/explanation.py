@@ -224,7 +224,7 @@ class _Reader:
         return [*failed, *map(_decode_pod, self._raw_pods)], False
 
     async def _outcomes(self, is_whole: bool) -> list[Outcome] | None:
-        if not (self.job.is_over or self.job.ended_ranks or self.job.interim_condition):
+        if not (self.job.is_over or self.job.status.failed or self.job.ended_ranks or self.job.interim_condition):
             return []  # of this run
         try:
             return await read_ledger(self.client, self.ref, is_sample=not is_whole)

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.state.gang_state import (
     observe,
     observe_counters,
 )
-from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pods import PodIndex
 from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_deadline
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal, summarize_refusal
@@ -56,10 +56,10 @@ PHASES = {
         ranks(3, _running),
         Phase.RUNNING,
     ),
-    "a rank is replaced": (
+    "a pod failed and is gone, perhaps of a rank that runs again": (
         job().resumed(3).counts(failed=1),
-        [*ranks(3, _running), pod("again").rank(3).view()],
-        Phase.RUNNING,
+        [*ranks(3, _running), pod("d").rank(3).view()],
+        Phase.ASSEMBLING,
     ),
     "one rank is replaced again and again, and the others wait for nodes": (
         job().resumed(3).counts(failed=4),
@@ -86,6 +86,21 @@ PHASES = {
 @pytest.mark.parametrize(("seen", "pods", "phase"), PHASES.values(), ids=PHASES)
 def test_phase_follows_from_job_and_pods(seen, pods, phase):
     assert _observe(seen, pods).phase is phase
+
+
+def test_pods_of_one_rank_that_failed_and_are_gone_are_no_other_ranks():
+    seen = job().resumed(3).counts(failed=3, ready=1)
+    state = _observe(seen, [*ranks(1, _running), *(pod(f"p{rank}").rank(rank).view() for rank in (1, 2, 3))])
+    assert (state.phase, state.counts.started) == (Phase.ASSEMBLING, 1)
+    assert phase_of(seen.read()) is Phase.ASSEMBLING
+
+
+@pytest.mark.parametrize(
+    ("failed", "is_limited"), [(0, True), (1, False)], ids=["a rank never ran", "each rank may have run"]
+)
+def test_gang_that_may_have_run_is_not_limited_by_the_deadline_of_assembling(failed, is_limited):
+    state = _observe(job().resumed(3).counts(failed=failed), [*ranks(3, _running), pod("d").rank(3).view()])
+    assert (next_limit(state, Deadlines(assemble_s=60)) is not None) is is_limited
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,11 @@ def _times(
             # stopped the Job, the time is unknown until then: Kueue removes startTime before that.
             began[Phase.QUEUED] = began[Phase.QUEUED] or (gang.created_at if _was_never_admitted(gang) else None)
         else:
-            began[Phase.ASSEMBLING] = gang.status.start_time
+            # Pods that failed and are gone may be of other ranks than the pods that exist: perhaps all ranks have run.
+            gone = gang.status.failed - pods.ended_otherwise
+            may_have_run = counts.started < counts.ranks <= counts.started + gone
+            is_known = phase is not Phase.ASSEMBLING or not may_have_run
+            began[Phase.ASSEMBLING] = gang.status.start_time if is_known else None
             began[Phase.FINISHING] = gang.interim_condition.last_transition_time if gang.interim_condition else None
     if counts.ranks and counts.started >= counts.ranks and phase is not Phase.QUEUED:
         began[Phase.RUNNING] = pods.all_started_at(counts.ranks)

@@ -224,10 +224,12 @@ class StoredGang(Struct, frozen=True, kw_only=True):
     def ended_ranks(self) -> int:
         """Number of ranks that have started and ended, by the counters of the Job.
 
-        A Job that ends by a deadline also counts pods that never started, unless the gang was stopped while all ranks
-        ran.
+        As long as the Job goes on, it replaces pods that failed, and does not show of how many ranks they are. A Job
+        that ends by a deadline also counts pods that never started, unless the gang was stopped while all ranks ran.
         """
         decided = self.failed_condition or self.failure_target_condition
+        if decided is None and not self.is_stopped:
+            return self.status.succeeded
         is_by_deadline = self.is_stopped or (decided is not None and decided.reason == REASON_JOB_DEADLINE)
         ran = self.stopped is not None and self.stopped.phase == _RUNNING
         return self.status.succeeded + (0 if is_by_deadline and not ran else self.status.failed)
