@@ -97,6 +97,19 @@ NOT_NEEDED: Final = {
     "random_name_suffix": "Leave it out: the second try must find the gang of the first try by its name",
 }
 """What to do with the parameters that have no counterpart."""
+_TASK_OF_OTHERS: Final = (
+    "Give gangs the XCom gang of the task, or submission_ids; ExternalTaskSensor of Airflow waits for the task itself"
+)
+GONE: Final = {
+    "uploads": "Give files, whose contents are submitted with the gang. Uploads are for the hook and the REST API",
+    "keep_suspended": "Give manifest with suspend: true, beside the other parameters",
+    "reattach": "Leave it out, or give durable=False: then a retry adopts no gang of an earlier try",
+    "dialect": "Leave it out: the best version that the cluster serves is chosen. For Job.spec.scheduling give "
+    'gang_scheduler="job-scheduling"',
+    "log_storage": 'Leave it out: logs="all" copies the log of every rank, and Airflow\'s remote logging stores them',
+    **dict.fromkeys(("external_task_id", "external_dag_id", "external_run_id", "external_map_index"), _TASK_OF_OTHERS),
+}
+"""What to write in place of a parameter that development versions had."""
 _THEIRS: Final = "is a parameter of Airflow's Kubernetes operators"
 SIMILAR_MIN: Final = 0.75
 """How similar a name must be to be suggested, from 0 to 1."""
@@ -119,6 +132,8 @@ def answer(name: str, known: Collection[str], operator: str) -> Problem:
     """Return what is wrong with a parameter that the operator does not have, and what to do."""
     if "pod_overrides" in known and (remedy := _answer_to_theirs(name)):
         return Problem(name, _THEIRS, remedy)
+    if remedy := GONE.get(name):
+        return Problem(name, f"is not a parameter of {operator}", remedy)
     similar = difflib.get_close_matches(name, sorted(known), n=1, cutoff=SIMILAR_MIN)
     remedy = f"Did you mean {similar[0]}?" if similar else "docs/reference.md lists the parameters"
     return Problem(name, f"is not a parameter of {operator}", remedy)

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.parameters.unknown_parameters import (
     CONNECTION,
+    GONE,
     NOT_NEEDED,
     OWN_NAMES,
     POD_FIELDS,
@@ -29,7 +30,7 @@ from airflow_provider_gangjobs.parameters.unknown_parameters import (
 
 OURS = parameters_of(GangJobOperator)
 THEIRS = (parameters_of(KubernetesPodOperator) | parameters_of(KubernetesJobOperator)) - OURS
-ANSWERED = {**OWN_NAMES, **POD_FIELDS, **CONNECTION, **NOT_NEEDED}
+ANSWERED = {**OWN_NAMES, **POD_FIELDS, **CONNECTION, **NOT_NEEDED, **GONE}
 
 
 def refusal(**given: Any) -> str:
@@ -59,6 +60,11 @@ def test_misspelt_parameter_is_answered_by_the_similar_one(given: str, similar: 
         GangJobOperator(task_id="t", image="i", **{given: "q"})
         return
     assert f"{given}: is not a parameter of GangJobOperator. Did you mean {similar}?" in refusal(**{given: "2"})
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_parameter_of_a_development_version_is_answered(name: str) -> None:
+    assert f"{name}: is not a parameter of GangJobOperator. {GONE[name]}" in refusal(**{name: None})
 
 
 def test_unlike_parameter_is_answered_by_the_reference() -> None:
