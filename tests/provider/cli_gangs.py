@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_gangjobs.cli.main import main
@@ -43,6 +46,22 @@ class CliGangs:
     def call(self, *arguments: str) -> int:
         """Run a command and return its exit code."""
         return main([*arguments, *self.options])
+
+    def output(self, *arguments: str, code: int = 0) -> str:
+        """Run a command that ends with this exit code, and return what it prints."""
+        with redirect_stdout(StringIO()) as shown:
+            assert self.call(*arguments) == code
+        return shown.getvalue()
+
+    def error(self, *arguments: str, code: int) -> str:
+        """Run a command that ends with this exit code, and return its message."""
+        with redirect_stderr(StringIO()) as shown:
+            assert self.call(*arguments) == code
+        return shown.getvalue()
+
+    def read(self, *arguments: str) -> Any:
+        """Run a command, and return the JSON that it prints."""
+        return json.loads(self.output(*arguments, "-o", "json"))
 
     def run(self, action: Callable[[GangService], Awaitable[T]]) -> T:
         """Run an action of the service in the namespace."""

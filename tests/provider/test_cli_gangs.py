@@ -70,9 +70,8 @@ def tonight(embedded: SandboxThread) -> Iterator[CliGangs]:
     gangs.delete_all()
 
 
-def test_list_shows_the_phase_of_each_gang(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tonight.call("list") == 0
-    shown = {line.split()[2]: line.split()[3:5] for line in capsys.readouterr().out.splitlines()[1:]}
+def test_list_shows_the_phase_of_each_gang(tonight: CliGangs) -> None:
+    shown = {line.split()[2]: line.split()[3:5] for line in tonight.output("list").splitlines()[1:]}
     assert shown == {
         "train": ["running", "2/2"],
         "big": ["assembling", "0/4"],
@@ -81,17 +80,14 @@ def test_list_shows_the_phase_of_each_gang(tonight: CliGangs, capsys: pytest.Cap
     }
 
 
-def test_list_shows_the_job_of_a_development_version_as_a_foreign_one(
-    embedded: SandboxThread, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_shows_the_job_of_a_development_version_as_a_foreign_one(embedded: SandboxThread) -> None:
     """The digest of its task has no installation. A try of an Airflow with an id neither adopts nor deletes it."""
     gangs = CliGangs(embedded)
     gangs.create_namespace()
     old = gangs.submit("train", "sleep 600")
     new = gangs.submit("train", "sleep 600", installation="prod")
 
-    assert gangs.call("list", "-o", "json") == 0
-    rows = json.loads(capsys.readouterr().out)["items"]
+    rows = gangs.read("list")["items"]
     assert {row["uid"]: row.get("installation", "") for row in rows} == {old.uid: "", new.uid: "prod"}
     gangs.delete_all()
 
@@ -108,11 +104,10 @@ FILTERS = {
 
 
 @pytest.mark.parametrize(("arguments", "expected"), FILTERS.values(), ids=FILTERS)
-def test_list_shows_only_gangs_that_are_asked_for(
-    tonight: CliGangs, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: set[str]
-) -> None:
-    assert tonight.call("list", "-o", "name", *arguments) == 0
-    assert set(capsys.readouterr().out.split()) == {str(tonight.refs[name]) for name in expected}
+def test_list_shows_only_gangs_that_are_asked_for(tonight: CliGangs, arguments: list[str], expected: set[str]) -> None:
+    assert set(tonight.output("list", "-o", "name", *arguments).split()) == {
+        str(tonight.refs[name]) for name in expected
+    }
 
 
 def test_list_of_the_cluster_has_the_namespaces(
@@ -124,15 +119,13 @@ def test_list_of_the_cluster_has_the_namespaces(
     assert shown.count(tonight.namespace) == 4
 
 
-def test_items_of_the_json_fit_the_documented_schema(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tonight.call("list", "-o", "json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_items_of_the_json_fit_the_documented_schema(tonight: CliGangs) -> None:
+    found = tonight.read("list")
     assert (found["apiVersion"], found["kind"], len(found["items"])) == ("gangjobs.airflow/v1", "GangList", 4)
     schema = json.loads(SCHEMA.read_text())
     for item in found["items"]:
         jsonschema.validate(item, schema)
-    assert tonight.call("list", "-o", "yaml") == 0
-    assert yaml.safe_load(capsys.readouterr().out) == found
+    assert yaml.safe_load(tonight.output("list", "-o", "yaml")) == found
 
 
 def test_list_is_asked_in_pages(tonight: CliGangs) -> None:
@@ -147,71 +140,50 @@ CATEGORIES = {"big": "NeverFits", "train": "Running", "fail": "ApplicationFailed
 
 
 @pytest.mark.parametrize(("name", "category"), CATEGORIES.items(), ids=CATEGORIES)
-def test_why_says_the_reason_and_what_to_do(
-    tonight: CliGangs, capsys: pytest.CaptureFixture[str], name: str, category: str
-) -> None:
+def test_why_says_the_reason_and_what_to_do(tonight: CliGangs, name: str, category: str) -> None:
     dag = "etl" if name in {"big", "train"} else "report"
-    assert tonight.call("why", dag, name, "-o", "json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = tonight.read("why", dag, name)
     assert (found["kind"], found["category"]) == ("Gang", category)
-    assert tonight.call("why", dag, name) == 0
-    shown = capsys.readouterr().out
+    shown = tonight.output("why", dag, name)
     assert shown.startswith(f"{tonight.refs[name]} {found['phase']}")
     assert all(to_printable_line(text) in shown for text in (found["summary"], found.get("remedy", "")))
 
 
-def test_show_has_the_ranks(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tonight.call("show", "report", "fail", "run1") == 0
-    shown = capsys.readouterr().out
+def test_show_has_the_ranks(tonight: CliGangs) -> None:
+    shown = tonight.output("show", "report", "fail", "run1")
     assert "report.fail, run run1" in shown
     assert [line.split()[:3] for line in shown.splitlines()[-2:]] == [["0", "failed", "3"], ["1", "deleted", "143"]]
-    assert tonight.call("show", "report", "fail", "-o", "json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = tonight.read("show", "report", "fail")
     assert [pod["exit_code"] for pod in found["pods"]] == [3, 143]
     assert found["task_id"] == "fail"
 
 
-def test_why_of_several_gangs_names_each_cause_with_its_latest_gang(
-    tonight: CliGangs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tonight.call("why", "report") == 0
-    first, *rest = capsys.readouterr().out.splitlines()
+def test_why_of_several_gangs_names_each_cause_with_its_latest_gang(tonight: CliGangs) -> None:
+    first, *rest = tonight.output("why", "report").splitlines()
     assert first == f"1 gang failed (ApplicationFailed), the latest {tonight.refs['fail']}:"
     assert rest[-2] == f"1 gang succeeded (Succeeded), the latest {tonight.refs['load']}:"
-    assert tonight.call("why", "report", "-o", "json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = tonight.read("why", "report")
     assert (found["kind"], {gang["task_id"] for gang in found["items"]}) == ("GangList", {"fail", "load"})
 
 
-def test_ambiguous_name_lists_the_candidates(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tonight.call("show", "report") == 4
-    shown = capsys.readouterr().err
+def test_ambiguous_name_lists_the_candidates(tonight: CliGangs) -> None:
+    shown = tonight.error("show", "report", code=4)
     assert shown.startswith("gangjobs: report names 2 gangs. Add RUN")
     assert f"  {tonight.refs['fail']}  report  fail  run1  failed\n" in shown
 
 
-def test_top_adds_what_the_gangs_of_a_dag_hold_and_want(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tonight.call("top") == 0
-    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [["etl", "1", "1", "0.2", "12"]]
+def test_top_adds_what_the_gangs_of_a_dag_hold_and_want(tonight: CliGangs) -> None:
+    assert [line.split() for line in tonight.output("top").splitlines()[1:]] == [["etl", "1", "1", "0.2", "12"]]
 
 
-def test_leaks_are_named_with_exit_code_1(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_leaks_are_named_with_exit_code_1(tonight: CliGangs) -> None:
     assert tonight.call("leaks") == 0
-    assert tonight.call("leaks", "--older-than", "0s", "-o", "json") == 1
-    found = json.loads(capsys.readouterr().out.partition("\n")[2])
+    found = json.loads(tonight.output("leaks", "--older-than", "0s", "-o", "json", code=1))
     kinds = {leak["name"]: leak["kind"] for leak in found["items"]}
-    assert kinds == {
-        tonight.refs["fail"].name: "held pods",
-        tonight.refs["load"].name: "held pods",
-    }
-    tonight.call("leaks", "--older-than", "0s")
-    assert [
-        line.endswith(f"gangjobs tidy -n {tonight.namespace} --older-than 15m")
-        for line in capsys.readouterr().out.splitlines()[1:]
-    ] == [
-        True,
-        True,
-    ]
+    assert kinds == {tonight.refs[name].name: "held pods" for name in ("fail", "load")}
+    _, *rows = tonight.output("leaks", "--older-than", "0s", code=1).splitlines()
+    remedy = f"gangjobs tidy -n {tonight.namespace} --older-than 15m"
+    assert [row.endswith(remedy) for row in rows] == [True, True]
 
 
 LOGS = {
@@ -224,11 +196,8 @@ LOGS = {
 
 
 @pytest.mark.parametrize(("arguments", "lines"), LOGS.values(), ids=LOGS)
-def test_logs_are_those_of_the_chosen_ranks(
-    tonight: CliGangs, capsys: pytest.CaptureFixture[str], arguments: list[str], lines: list[str]
-) -> None:
-    assert tonight.call("logs", *arguments) == 0
-    assert capsys.readouterr().out.splitlines() == lines
+def test_logs_are_those_of_the_chosen_ranks(tonight: CliGangs, arguments: list[str], lines: list[str]) -> None:
+    assert tonight.output("logs", *arguments).splitlines() == lines
 
 
 def test_terminal_does_not_obey_a_log(
@@ -239,12 +208,10 @@ def test_terminal_does_not_obey_a_log(
     assert capsys.readouterr().out == "done\\x1b]0;title\\x07\n"
 
 
-def test_terminal_does_not_obey_the_ids_of_gangs(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_does_not_obey_the_ids_of_gangs(tonight: CliGangs) -> None:
     runs = [tonight.submit("named", "true", dag_id="ids", run_id=f"{number}\x1b]0;title\x07") for number in (1, 2)]
-    assert tonight.call("show", runs[0].name) == 0
-    assert "run 1\\x1b]0;title\\x07\n" in capsys.readouterr().out
-    assert tonight.call("show", "ids", "named") == 4
-    assert "  2\\x1b]0;title\\x07  " in capsys.readouterr().err
+    assert "run 1\\x1b]0;title\\x07\n" in tonight.output("show", runs[0].name)
+    assert "  2\\x1b]0;title\\x07  " in tonight.error("show", "ids", "named", code=4)
     for ref in runs:
         tonight.run(lambda gangs, ref=ref: gangs.delete(ref))
 
@@ -260,14 +227,6 @@ def test_followed_logs_end_with_their_reader(tonight: CliGangs, monkeypatch: pyt
     monkeypatch.setattr(sys, "stdout", ClosedPipe())
     monkeypatch.setattr(sys, "stderr", StringIO())
     assert tonight.call("logs", "etl", "train", "-f") == 0
-
-
-def test_refusal_ends_followed_logs_with_one_line(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    refuse(tonight, "GET", f"/jobs/{tonight.refs['train'].name}")
-    assert tonight.call("logs", "etl", "train", "-f") == 3
-    shown = capsys.readouterr().err
-    assert "Bind the Role of `gangjobs rbac` to this user" in shown
-    assert shown.count("\n") == 1
 
 
 def program(tonight: CliGangs, *arguments: str) -> subprocess.Popen[str]:
@@ -305,10 +264,9 @@ def test_watch_prints_a_gang_that_comes(tonight: CliGangs) -> None:
     tonight.run(lambda gangs: gangs.delete(late))
 
 
-def test_text_has_no_colours_without_a_terminal(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["list"], ["show", "report", "fail"], ["why", "report", "fail"], ["leaks", "--older-than", "0s"]):
-        tonight.call(*command)
-    assert "\x1b" not in capsys.readouterr().out
+@pytest.mark.parametrize("command", ["list", "show report fail", "why report fail", "leaks --older-than 0s"])
+def test_text_has_no_colours_without_a_terminal(tonight: CliGangs, command: str) -> None:
+    assert "\x1b" not in tonight.output(*command.split(), code=int(command.startswith("leaks")))
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
@@ -324,10 +282,9 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 
 @pytest.mark.parametrize(("arguments", "code", "message"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_with_the_remedy(
-    tonight: CliGangs, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+    tonight: CliGangs, arguments: list[str], code: int, message: str
 ) -> None:
-    assert tonight.call(*arguments) == code
-    shown = capsys.readouterr().err
+    shown = tonight.error(*arguments, code=code)
     assert message in shown
     assert shown.startswith("gangjobs: ")
     assert shown.count("\n") == 1
@@ -342,12 +299,9 @@ FILES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("text", "message"), FILES.values(), ids=FILES)
-def test_file_that_describes_no_gang_is_refused(
-    tonight: CliGangs, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
-) -> None:
+def test_file_that_describes_no_gang_is_refused(tonight: CliGangs, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "gang.yaml").write_text(text)
-    assert tonight.call("submit", str(tmp_path / "gang.yaml"), "--id", "bad") == 1
-    shown = capsys.readouterr().err
+    shown = tonight.error("submit", str(tmp_path / "gang.yaml"), "--id", "bad", code=1)
     assert message in shown
     assert shown.count("\n") == 1
 
@@ -406,10 +360,10 @@ def refuse(gangs: CliGangs, method: str, path: str, *, times: int | None = 1) ->
     arm(gangs.sandbox, method=method, path=path, code=403, times=times)
 
 
-def test_missing_right_names_the_role(tonight: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
-    refuse(tonight, "GET", f"/namespaces/{tonight.namespace}/jobs")
-    assert tonight.call("list") == 3
-    shown = capsys.readouterr().err
+@pytest.mark.parametrize("arguments", [["list"], ["logs", "etl", "train", "-f"]], ids=["list", "followed logs"])
+def test_missing_right_is_one_line_that_names_the_role(tonight: CliGangs, arguments: list[str]) -> None:
+    refuse(tonight, "GET", f"/namespaces/{tonight.namespace}/jobs" if arguments == ["list"] else "/jobs/")
+    shown = tonight.error(*arguments, code=3)
     assert "Bind the Role of `gangjobs rbac` to this user" in shown
     assert shown.count("\n") == 1
 
@@ -431,11 +385,8 @@ def test_connection_of_airflow_selects_cluster_and_namespace(
     assert "Airflow has no connection 'nosuch', or cannot read it: `airflow" in capsys.readouterr().err
 
 
-def test_tidy_says_of_each_gang_without_an_installation_what_it_would_do_and_why(
-    tonight: CliGangs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tonight.call("tidy", "--dry-run", "--older-than", "0s") == 0
-    lines = re.sub(r"\d+ min", "N min", capsys.readouterr().out).splitlines()[:-1]
+def test_tidy_says_of_each_gang_without_an_installation_what_it_would_do_and_why(tonight: CliGangs) -> None:
+    lines = re.sub(r"\d+ min", "N min", tonight.output("tidy", "--dry-run", "--older-than", "0s")).splitlines()[:-1]
     shown = dict(line.split(": ", 1) for line in lines)
     unknown = "would leave, because it is not known whether its task has ended"
     held = "would release, because the gang is over, its pods are held, and it ended N min ago"
@@ -459,43 +410,36 @@ def gangs(embedded: SandboxThread) -> Iterator[CliGangs]:
     made.delete_all()
 
 
-def test_cancel_ends_the_gang_and_says_who_did_it(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cancel_ends_the_gang_and_says_who_did_it(gangs: CliGangs) -> None:
     train = gangs.submit("train", "sleep 600")
     gangs.wait_for(train, Phase.RUNNING)
-    assert gangs.call("cancel", "etl", "train", "--reason", "wrong data") == 0
-    assert capsys.readouterr().out == f"{train} cancelled: its pods end, and its Job stays\n"
+    assert (
+        gangs.output("cancel", "etl", "train", "--reason", "wrong data")
+        == f"{train} cancelled: its pods end, and its Job stays\n"
+    )
     gangs.wait_for(train, Phase.FAILED)
-    assert gangs.call("why", "etl", "train") == 0
-    assert "has cancelled it with gangjobs (wrong data)" in capsys.readouterr().out
+    assert "has cancelled it with gangjobs (wrong data)" in gangs.output("why", "etl", "train")
     assert gangs.call("cancel", "etl", "train") == 1
 
 
-def test_delete_removes_the_job(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_delete_removes_the_job(gangs: CliGangs) -> None:
     train = gangs.submit("train", "sleep 600")
-    assert gangs.call("delete", train.name) == 0
-    assert f"{train} deleted" in capsys.readouterr().out
+    assert f"{train} deleted" in gangs.output("delete", train.name)
     gangs.run(lambda service: count_running(service.client, train))
     assert gangs.call("delete", "nosuch") == 4
 
 
-def test_submit_under_an_id_follows_the_gang_to_its_end(
-    gangs: CliGangs, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_submit_under_an_id_follows_the_gang_to_its_end(gangs: CliGangs, tmp_path: Path) -> None:
     file = tmp_path / "gang.yaml"
     file.write_text("image: a\nworkers: 2\ncommand: [sh, -c, 'exit $RANK']\n")
-    assert gangs.call("submit", str(file), "--id", "nightly", "-o", "name") == 0
-    name = capsys.readouterr().out.strip()
-    assert gangs.call("submit", str(file), "--id", "nightly", "--wait") == 1
-    shown = capsys.readouterr().out
+    name = gangs.output("submit", str(file), "--id", "nightly", "-o", "name").strip()
+    shown = gangs.output("submit", str(file), "--id", "nightly", "--wait", code=1)
     assert shown.startswith(f"Adopted gang {name} ")
     assert f"{name} failed rank 1 exited with code 1" in shown
-    assert gangs.call("why", "nightly") == 0
-    assert "rank 1 exited with code 1" in capsys.readouterr().out
+    assert "rank 1 exited with code 1" in gangs.output("why", "nightly")
 
 
-def test_gang_that_cannot_be_followed_has_not_failed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_gang_that_cannot_be_followed_has_not_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(requests, "REFUSED_FOR_S", 0.0)
     monkeypatch.setattr(follow, "SYNC_WITHIN_S", 1.0)
     file = tmp_path / "gang.yaml"
@@ -504,28 +448,23 @@ def test_gang_that_cannot_be_followed_has_not_failed(
         gangs = CliGangs(cluster, "default")
         assert gangs.call("submit", str(file), "--id", "nightly") == 0
         refuse(gangs, "GET", "/namespaces/default/pods", times=None)
-        assert gangs.call("submit", str(file), "--id", "nightly", "--wait") == 3
-    shown = capsys.readouterr().err
+        shown = gangs.error("submit", str(file), "--id", "nightly", "--wait", code=3)
     assert "403" in shown
     assert "Check the connection and the permissions of its service account" in shown
 
 
-def test_job_in_a_file_is_submitted_as_it_is(
-    gangs: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_in_a_file_is_submitted_as_it_is(gangs: CliGangs, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "a", "command": ["true"]}]}
     spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": {"spec": pod}}
     monkeypatch.setattr(sys, "stdin", StringIO(yaml.safe_dump({"apiVersion": "batch/v1", "kind": "Job", "spec": spec})))
-    assert gangs.call("submit", "-", "--id", "mine", "--wait") == 0
-    assert "succeeded" in capsys.readouterr().out.splitlines()[-1]
+    assert "succeeded" in gangs.output("submit", "-", "--id", "mine", "--wait").splitlines()[-1]
 
 
-def test_submission_id_may_have_a_slash(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submission_id_may_have_a_slash(gangs: CliGangs) -> None:
     spec = GangSpec(image="a", command=["true"], manifest=SUSPENDED_MANIFEST)
     ref = gangs.run(lambda service: service.submit(spec, submission_id="team/nightly")).ref
     refuse(gangs, "GET", "/namespaces/team/jobs")  # the rights are those of one namespace
-    assert gangs.call("why", "team/nightly") == 0
-    assert capsys.readouterr().out.startswith(f"{ref} ")
+    assert gangs.output("why", "team/nightly").startswith(f"{ref} ")
     assert gangs.call("why", str(ref)) == 0
 
 
@@ -557,47 +496,41 @@ def submit_incompletely(gangs: CliGangs) -> GangRef:
 
 def test_tidy_prints_its_actions(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
     half = submit_incompletely(gangs)
-    assert gangs.call("tidy", "--older-than", "0s", "--dry-run") == 0
-    assert f"{half}: would remove" in capsys.readouterr().out
+    assert f"{half}: would remove" in gangs.output("tidy", "--older-than", "0s", "--dry-run")
     assert main(["tidy", "-A", "--older-than", "0s", "--kubeconfig", str(gangs.sandbox.kubeconfig_path)]) == 0
     assert f"{half}: remove" in capsys.readouterr().out
-    assert gangs.call("tidy", "--older-than", "0s") == 0
-    assert half.name not in capsys.readouterr().out
+    assert half.name not in gangs.output("tidy", "--older-than", "0s")
 
 
-def test_tidy_that_lost_a_race_says_why_it_left_the_gang(
-    gangs: CliGangs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tidy_that_lost_a_race_says_why_it_left_the_gang(gangs: CliGangs, monkeypatch: pytest.MonkeyPatch) -> None:
     half = submit_incompletely(gangs)
 
     async def has_changed(*_: object, **__: object) -> bool:
         return False
 
     monkeypatch.setattr(submissions, "stop", has_changed)
-    assert gangs.call("tidy", "--older-than", "0s") == 0
-    assert f"{half}: leave, because it has changed or was deleted in the meantime" in capsys.readouterr().out
+    assert f"{half}: leave, because it has changed or was deleted in the meantime" in gangs.output(
+        "tidy", "--older-than", "0s"
+    )
 
 
-def test_tidy_shows_the_decision_and_the_installation_of_each_gang(
-    gangs: CliGangs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tidy_shows_the_decision_and_the_installation_of_each_gang(gangs: CliGangs) -> None:
     gang = gangs.submit("train", "true", manifest=SUSPENDED_MANIFEST, installation="prod")
-    assert gangs.call("tidy", "--dry-run") == 0
-    assert f"{gang} of installation prod: would leave, because" in capsys.readouterr().out
+    assert f"{gang} of installation prod: would leave, because" in gangs.output("tidy", "--dry-run")
 
 
-def test_release_removes_every_finalizer(gangs: CliGangs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_release_removes_every_finalizer(gangs: CliGangs) -> None:
     pod = {
         "metadata": {"name": "held", "finalizers": [FINALIZER_HARVEST]},
         "spec": {"containers": [{"name": "main", "image": "a"}], "schedulingGates": [{"name": "a/b"}]},
     }
     gangs.run(lambda service: service.client.create(PODS, pod, gangs.namespace))
-    assert gangs.call("release", "--gang", "") == 0  # as with a variable that is not set
-    assert " 0 released" in capsys.readouterr().out
-    assert gangs.call("release") == 0
-    assert " 1 released, 0 failed" in capsys.readouterr().out
-    assert gangs.call("release", "--gang", "typo") == 4
-    assert f"namespace {gangs.namespace} has neither a Job typo nor pods of such a Job" in capsys.readouterr().err
+    unset = ""  # as with a variable that is not set
+    assert " 0 released" in gangs.output("release", "--gang", unset)
+    assert " 1 released, 0 failed" in gangs.output("release")
+    assert f"namespace {gangs.namespace} has neither a Job typo nor pods of such a Job" in gangs.error(
+        "release", "--gang", "typo", code=4
+    )
     stored = gangs.run(lambda service: service.client.get(PODS, "held", gangs.namespace))
     assert "finalizers" not in stored["metadata"]
 
