@@ -9,11 +9,10 @@ import asyncio
 import json
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetXCom, TaskStatesResult, XComResult
 from airflow.sdk.module_loading import import_string
@@ -25,9 +24,7 @@ from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS, SERVICES, WORKLOADS, by_key
 from tests.airflow.polling import wait_for
-from tests.provider.upgrade.functions import add
-from tests.provider.upgrade.golden import CONNECTION, Golden
-from tests.provider.upgrade.write import give_task
+from tests.provider.upgrade.write import give_task, operator_of
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.registry import Registry
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.provider.upgrade.golden import Golden
 
 Obj = dict[str, Any]
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -55,18 +53,6 @@ def make_nodes(registry: Registry) -> None:
         resources = {"cpu": "4", "memory": "8Gi", "pods": "110"}
         status = {"allocatable": resources, "capacity": resources}
         registry.patch(NODES, name, None, {"status": status}, PatchKind.MERGE, subresource="status")
-
-
-def operator_of(golden: Golden) -> Any:
-    """Return the operator that the DAG file describes, which has not changed with the upgrade."""
-    kind, parameters = import_string(golden.data["class"]), golden.data["parameters"]
-    with DAG("golden", schedule=None):
-        if "function" in parameters:
-            decorated = kind(kubernetes_conn_id=CONNECTION, **parameters["decorator"])(add)
-            return decorated(*parameters["arguments"]).operator
-        if "execution_timeout" in parameters:
-            parameters = {**parameters, "execution_timeout": timedelta(seconds=parameters["execution_timeout"])}
-        return kind(task_id=golden.name, kubernetes_conn_id=CONNECTION, **parameters)
 
 
 class OldTask:
@@ -91,7 +77,7 @@ class OldTask:
             described = {**described, **retry, "start_date": datetime.now(UTC)}
         ti = SimpleNamespace(
             **described,
-            task=operator_of(self.golden),
+            task=operator_of(self.golden.name, self.golden.data),
             xcom_push=lambda key, value: None,
             get_task_states=lambda **_: {described["run_id"]: {described["task_id"]: self.state}},
             get_dr_count=lambda **_: 1,
@@ -111,14 +97,14 @@ class OldTask:
 
     def retry(self) -> TaskDeferred:
         """Execute the next try, which defers."""
-        self.last, context = operator_of(self.golden), self.context(is_retry=True)
+        self.last, context = operator_of(self.golden.name, self.golden.data), self.context(is_retry=True)
         left = self.outcome_of(lambda: self.last.execute(context)).get("deferred")
         assert left is not None
         return left  # type: ignore[no-any-return]
 
     def resume(self, event: Obj, *, method: str = "execute_complete", context: Obj | None = None) -> Obj:
         """Let a worker complete the task with the event, and return how that has ended."""
-        self.last, context = operator_of(self.golden), context or self.context()
+        self.last, context = operator_of(self.golden.name, self.golden.data), context or self.context()
         return self.outcome_of(lambda: self.last.resume_execution(method, {"event": event}, context))
 
     def follow(self, classpath: str, kwargs: Obj, act: Callable[[], Any] = lambda: None) -> Obj:
@@ -126,7 +112,7 @@ class OldTask:
         trigger = import_string(classpath)(**kwargs)
         if "start" in kwargs:
             trigger.task_instance = self.context()["ti"]
-            give_task(trigger, operator_of(self.golden))
+            give_task(trigger, operator_of(self.golden.name, self.golden.data))
         event: Obj = json.loads(json.dumps(self._event_of(trigger, act).payload))
         return event
 

@@ -139,16 +139,7 @@ class Story:
     # -- the task --------------------------------------------------------------------------------------------
 
     def operator(self) -> Any:
-        from airflow.sdk import DAG
-
-        module, name = self.data["class"].rsplit(".", 1)
-        kind, parameters = getattr(import_module(module), name), self.data["parameters"]
-        with DAG("golden", schedule=None):
-            if "function" in parameters:
-                made = kind(kubernetes_conn_id=CONNECTION, **parameters["decorator"])(add)
-                self.last = made(*parameters["arguments"]).operator
-            else:
-                self.last = kind(task_id=self.name, kubernetes_conn_id=CONNECTION, **as_parameters(parameters))
+        self.last = operator_of(self.name, self.data)
         return self.last
 
     def next_try(self) -> Obj:
@@ -284,10 +275,19 @@ def stored(left: Any) -> Obj:
     }
 
 
-def as_parameters(parameters: Obj) -> Obj:
-    """Return the parameters of a file as those of an operator."""
+def operator_of(name: str, data: Obj) -> Any:
+    """Return the operator that the DAG file of a story describes."""
+    from airflow.sdk import DAG
+
+    module, class_name = data["class"].rsplit(".", 1)
+    kind, parameters = getattr(import_module(module), class_name), data["parameters"]
     seconds = parameters.get("execution_timeout")
-    return {**parameters, "execution_timeout": timedelta(seconds=seconds)} if seconds else parameters
+    limited = {"execution_timeout": timedelta(seconds=seconds)} if seconds else {}
+    with DAG("golden", schedule=None):
+        if "function" in parameters:
+            decorated = kind(kubernetes_conn_id=CONNECTION, **parameters["decorator"])(add)
+            return decorated(*parameters["arguments"]).operator
+        return kind(task_id=name, kubernetes_conn_id=CONNECTION, **{**parameters, **limited})
 
 
 # -- the stories ---------------------------------------------------------------------------------------------
