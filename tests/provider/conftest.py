@@ -62,6 +62,15 @@ async def cluster() -> AsyncIterator[SubmissionCluster]:
 
 
 @pytest.fixture
+async def without_gangs() -> AsyncIterator[SubmissionCluster]:
+    """Run an embedded cluster whose release does not serve the Workload API."""
+    from tests.provider.submission_cluster import running_cluster
+
+    async with running_cluster("none") as cluster:
+        yield cluster
+
+
+@pytest.fixture
 async def plane() -> AsyncIterator[VirtualControlPlane]:
     """Run a control plane of the newest release with one large node, for tests in virtual time."""
     from tests.provider.virtual_control_plane import VirtualControlPlane

@@ -52,12 +52,6 @@ async def test_what_places_a_gang_is_found_without_a_request_of_its_own(cluster,
     assert await sent(cluster, gang(gang_scheduler=scheduler)) == 0
 
 
-async def test_a_scheduler_that_is_not_installed_is_refused_and_nothing_is_created(cluster):
-    with pytest.raises(GangUnsupported, match="volcano cannot be used: the cluster does not serve podgroups"):
-        await GangService(cluster.client).submit(gang(gang_scheduler="volcano"), submission_id="a")
-    assert cluster.jobs() == []
-
-
 async def test_dry_runs_accept_a_version_that_keeps_the_link_and_the_group(cluster):
     assert await why_unusable(cluster.client, PodGroupDialect("v1beta1"), NAMESPACE) == ""
     assert cluster.jobs() == []
@@ -69,43 +63,44 @@ async def test_dry_runs_refuse_a_version_with_other_fields():
         assert await why_unusable(cluster.client, PodGroupDialect("v1alpha2"), NAMESPACE) != ""
 
 
-@pytest.mark.parametrize(
-    ("parameters", "problem"),
-    [
-        ({"topology": "required:zone"}, "its gate TopologyAwareWorkloadScheduling is off"),
-        ({"topology": "preferred:zone"}, "is preferred:zone, and the Workload API knows no preference"),
-        ({"topology": "required:zone", "gang": "off"}, "and the Workload API does not place the pods"),
-        ({"topology": "required:zone", "gang_scheduler": "yunikorn"}, "and the Workload API does not place the pods"),
-    ],
-    ids=["gate that is off", "preference", "no gang", "other scheduler"],
-)
-@pytest.mark.parametrize("native", ["native", "job-scheduling"])
-async def test_topology_without_a_queue_is_refused_where_nothing_acts_on_it(cluster, native, parameters, problem):
-    spec = gang(**{"gang_scheduler": native, **parameters})
-    with pytest.raises(InvalidGangSpec, match=problem):
-        await GangService(cluster.client).submit(spec, submission_id="a")
-    assert cluster.jobs() == []
-
-
 def gang_with_shared_claim(**parameters):
     claim = {"name": "fabric", "resourceClaimTemplateName": "fabric"}
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {"resourceClaims": [claim]}}}
     return gang(manifest=manifest, pod_overrides={"spec": {"resourceClaims": [claim]}}, **parameters)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "problem"),
-    [
-        ({"gang_scheduler": "native"}, "its gate DRAWorkloadResourceClaims is off. Switch the gate on, or create one"),
-        ({"gang_scheduler": "job-scheduling"}, "its gate DRAWorkloadResourceClaims is off"),
-        ({"gang": "off"}, "and the Workload API does not place the pods"),
-        ({"gang_scheduler": "yunikorn"}, "and the Workload API does not place the pods"),
-    ],
-    ids=["gate that is off", "gate of a Job that has the field", "no gang", "other scheduler"],
-)
-async def test_shared_claims_are_refused_where_each_pod_would_get_its_own_devices(cluster, parameters, problem):
-    with pytest.raises(InvalidGangSpec, match=problem):
-        await GangService(cluster.client).submit(gang_with_shared_claim(**parameters), submission_id="a")
+def topology(by="native", kind="required", **parameters):
+    return gang(**{"gang_scheduler": by, "topology": f"{kind}:zone", **parameters})
+
+
+NO_TOPOLOGY, NO_PREFERENCE = "its gate TopologyAwareWorkloadScheduling is off", "the Workload API knows no preference"
+NO_CLAIMS, NOT_NATIVE = "its gate DRAWorkloadResourceClaims is off", "and the Workload API does not place the pods"
+REFUSED = {
+    "a scheduler that is not installed": (
+        gang(gang_scheduler="volcano"),
+        "volcano cannot be used: the cluster does not serve podgroups",
+    ),
+    "topology, by the gate of a PodGroup": (topology(), NO_TOPOLOGY),
+    "topology, by the gate of a Job": (topology("job-scheduling"), NO_TOPOLOGY),
+    "preferred topology": (topology(kind="preferred"), f"is preferred:zone, and {NO_PREFERENCE}"),
+    "preferred topology of a Job": (topology("job-scheduling", "preferred"), f"is preferred:zone, and {NO_PREFERENCE}"),
+    "topology without a gang": (topology(gang="off"), NOT_NATIVE),
+    "topology without a gang of a Job": (topology("job-scheduling", gang="off"), NOT_NATIVE),
+    "topology for another scheduler": (topology("yunikorn"), NOT_NATIVE),
+    "shared claims, by the gate of a PodGroup": (
+        gang_with_shared_claim(gang_scheduler="native"),
+        f"{NO_CLAIMS}. Switch the gate on, or create one",
+    ),
+    "shared claims, by the gate of a Job": (gang_with_shared_claim(gang_scheduler="job-scheduling"), NO_CLAIMS),
+    "shared claims without a gang": (gang_with_shared_claim(gang="off"), NOT_NATIVE),
+    "shared claims for another scheduler": (gang_with_shared_claim(gang_scheduler="yunikorn"), NOT_NATIVE),
+}
+
+
+@pytest.mark.parametrize(("spec", "problem"), REFUSED.values(), ids=REFUSED)
+async def test_gang_is_refused_where_nothing_acts_on_what_it_asks_for(cluster, spec, problem):
+    with pytest.raises((GangUnsupported, InvalidGangSpec), match=problem):
+        await GangService(cluster.client).submit(spec, submission_id="a")
     assert cluster.jobs() == []
 
 
@@ -179,61 +174,54 @@ def labelled(body: Body) -> Body:
     return {**body, "metadata": {**body["metadata"], "labels": labels}}
 
 
-async def test_a_gang_is_refused_where_the_cluster_suspends_jobs_without_a_queue():
-    async with running_cluster() as cluster:
-        client = ManagedJobs(cluster.client, suspended)
-        with pytest.raises(InvalidGangSpec, match="manageJobsWithoutQueueName") as refused:
-            await cluster.submit(GANG_OF_4, api=client)
-        assert "Give queue_name, or name the queue in the connection" in str(refused.value)
-        assert (client.requests.count("POST jobs"), len(client.requests)) == (1, 3), "a dry run"
-        assert cluster.objects(JOBS) == []
+async def test_a_gang_is_refused_where_the_cluster_suspends_jobs_without_a_queue(cluster):
+    client = ManagedJobs(cluster.client, suspended)
+    with pytest.raises(InvalidGangSpec, match="manageJobsWithoutQueueName") as refused:
+        await cluster.submit(GANG_OF_4, api=client)
+    assert "Give queue_name, or name the queue in the connection" in str(refused.value)
+    assert (client.requests.count("POST jobs"), len(client.requests)) == (1, 3), "a dry run"
+    assert cluster.objects(JOBS) == []
 
 
 @pytest.mark.parametrize("code", [403, 429, 500])
-async def test_the_dry_run_is_sent_where_it_is_unknown_whether_kueue_is_served(code):
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=code, path="/apis$", times=None))
-        client = NewProcess(cluster.client)
-        await cluster.submit(GANG_OF_4, api=client)
-        assert client.requests.count("POST jobs") == 2, "a dry run, and the Job"
+async def test_the_dry_run_is_sent_where_it_is_unknown_whether_kueue_is_served(cluster, code):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=code, path="/apis$", times=None))
+    client = NewProcess(cluster.client)
+    await cluster.submit(GANG_OF_4, api=client)
+    assert client.requests.count("POST jobs") == 2, "a dry run, and the Job"
 
 
-async def test_a_gang_whose_label_names_its_queue_is_not_judged():
-    async with running_cluster() as cluster:
-        client = ManagedJobs(cluster.client, suspended)
-        await cluster.submit(replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"}), api=client)
-        assert DISCOVERY not in client.requests
+async def test_a_gang_whose_label_names_its_queue_is_not_judged(cluster):
+    client = ManagedJobs(cluster.client, suspended)
+    await cluster.submit(replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"}), api=client)
+    assert DISCOVERY not in client.requests
 
 
-async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit(GANG_OF_4, api=ManagedJobs(cluster.client, labelled))
-        assert (submission.queue, submission.is_suspended) == ("default", True)
-        assert submission.state is SubmissionState.IN_PROGRESS
+async def test_a_gang_is_submitted_to_the_queue_that_the_cluster_gives(cluster):
+    submission = await cluster.submit(GANG_OF_4, api=ManagedJobs(cluster.client, labelled))
+    assert (submission.queue, submission.is_suspended) == ("default", True)
+    assert submission.state is SubmissionState.IN_PROGRESS
 
 
-async def test_a_gang_that_the_user_starts_is_not_judged():
-    async with running_cluster() as cluster:
-        client = ManagedJobs(cluster.client, suspended)
-        submission = await cluster.submit(replace(GANG_OF_4, manifest=SUSPENDED_MANIFEST), api=client)
-        assert (submission.state, submission.is_suspended) == (SubmissionState.IN_PROGRESS, True)
-        assert DISCOVERY not in client.requests
+async def test_a_gang_that_the_user_starts_is_not_judged(cluster):
+    client = ManagedJobs(cluster.client, suspended)
+    submission = await cluster.submit(replace(GANG_OF_4, manifest=SUSPENDED_MANIFEST), api=client)
+    assert (submission.state, submission.is_suspended) == (SubmissionState.IN_PROGRESS, True)
+    assert DISCOVERY not in client.requests
 
 
-async def test_an_adopted_gang_is_not_judged_again():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(GANG_OF_4)
-        client = ManagedJobs(cluster.client, suspended)
-        assert (await cluster.submit(GANG_OF_4, api=client, claim="ti-2")).ref == first.ref
-        assert not {"POST jobs", DISCOVERY} & set(client.requests)
+async def test_an_adopted_gang_is_not_judged_again(cluster):
+    first = await cluster.submit(GANG_OF_4)
+    client = ManagedJobs(cluster.client, suspended)
+    assert (await cluster.submit(GANG_OF_4, api=client, claim="ti-2")).ref == first.ref
+    assert not {"POST jobs", DISCOVERY} & set(client.requests)
 
 
 @pytest.mark.parametrize("spec", [GANG_OF_4, LEADER_AND_WORKERS], ids=["one Job", "roles"])
-async def test_no_dry_run_is_sent_where_kueue_is_not_served(spec):
-    async with running_cluster() as cluster:
-        client = InterceptedClient(cluster.client)
-        await cluster.submit(spec, api=client)
-        assert client.requests.count("POST jobs") == len(cluster.objects(JOBS))
+async def test_no_dry_run_is_sent_where_kueue_is_not_served(cluster, spec):
+    client = InterceptedClient(cluster.client)
+    await cluster.submit(spec, api=client)
+    assert client.requests.count("POST jobs") == len(cluster.objects(JOBS))
 
 
 @pytest.mark.parametrize(
@@ -241,11 +229,10 @@ async def test_no_dry_run_is_sent_where_kueue_is_not_served(spec):
     [(suspended, "manageJobsWithoutQueueName"), (labelled, "LocalQueue of the name default")],
     ids=["suspends it", "gives it to a queue"],
 )
-async def test_roles_are_refused_where_the_cluster_manages_jobs_without_a_queue(change, reason):
-    async with running_cluster() as cluster:
-        client = ManagedJobs(cluster.client, change)
-        with pytest.raises(GangUnsupported) as refused:
-            await cluster.submit(LEADER_AND_WORKERS, api=client)
-        assert reason in f"{refused.value} {refused.value.remedy}"
-        assert (client.requests.count("POST jobs"), len(client.requests)) == (1, 3), "a dry run"
-        assert cluster.objects(JOBS) == []
+async def test_roles_are_refused_where_the_cluster_manages_jobs_without_a_queue(cluster, change, reason):
+    client = ManagedJobs(cluster.client, change)
+    with pytest.raises(GangUnsupported) as refused:
+        await cluster.submit(LEADER_AND_WORKERS, api=client)
+    assert reason in f"{refused.value} {refused.value.remedy}"
+    assert (client.requests.count("POST jobs"), len(client.requests)) == (1, 3), "a dry run"
+    assert cluster.objects(JOBS) == []

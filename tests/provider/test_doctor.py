@@ -18,7 +18,7 @@ from gangjobs_sandbox.api.faults import Fault, FaultKind
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import running
-from tests.provider.submission_cluster import NO_PERMISSION, config, running_cluster
+from tests.provider.submission_cluster import NO_PERMISSION, config
 from tests.provider.test_capabilities import ManagedJobs, NewProcess
 from tests.sandbox_faults import arm
 
@@ -43,17 +43,15 @@ async def problem_of(cluster: SubmissionCluster, check: str, what: Examination =
     return found[check]
 
 
-async def test_cluster_in_order_has_no_problem() -> None:
-    async with running_cluster() as cluster:
-        found = await findings_of(cluster)
-        assert {finding.health for finding in found.values()} <= {Health.OK, Health.UNKNOWN}
-        assert found["placement"].health is Health.UNKNOWN
-        assert cluster.jobs() == []
+async def test_cluster_in_order_has_no_problem(cluster: SubmissionCluster) -> None:
+    found = await findings_of(cluster)
+    assert {finding.health for finding in found.values()} <= {Health.OK, Health.UNKNOWN}
+    assert found["placement"].health is Health.UNKNOWN
+    assert cluster.jobs() == []
 
 
-async def test_clocks_that_differ_are_named() -> None:
-    async with running_cluster() as cluster:  # whose time is another one
-        (finding,) = [each for each in await examine(GangService(cluster.client), HERE) if each.check == "clocks"]
+async def test_clocks_that_differ_are_named(cluster: SubmissionCluster) -> None:
+    (finding,) = [each for each in await examine(GangService(cluster.client), HERE) if each.check == "clocks"]
     assert finding.health is Health.PROBLEM
     assert "NTP" in finding.remedy
 
@@ -99,85 +97,76 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-async def test_refusal_is_named_with_its_remedy(refusal: Refusal) -> None:
-    async with running_cluster() as cluster:
-        fault = Fault(
-            FaultKind.STATUS,
-            code=refusal.code,
-            method=refusal.method,
-            path=refusal.path,
-            message=refusal.message,
-            times=None,
-        )
-        cluster.faults.add(fault)
-        finding = (await findings_of(cluster))[refusal.check]
+async def test_refusal_is_named_with_its_remedy(cluster: SubmissionCluster, refusal: Refusal) -> None:
+    fault = Fault(
+        FaultKind.STATUS,
+        code=refusal.code,
+        method=refusal.method,
+        path=refusal.path,
+        message=refusal.message,
+        times=None,
+    )
+    cluster.faults.add(fault)
+    finding = (await findings_of(cluster))[refusal.check]
     assert finding.health is Health.PROBLEM
     assert refusal.what in finding.what
     assert finding.remedy.startswith(refusal.remedy)
 
 
-async def test_groups_of_the_cluster_are_read_once() -> None:
-    async with running_cluster() as cluster:
-        client = NewProcess(cluster.client)
-        await examine(GangService(client), HERE)
+async def test_groups_of_the_cluster_are_read_once(cluster: SubmissionCluster) -> None:
+    client = NewProcess(cluster.client)
+    await examine(GangService(client), HERE)
     assert client.requests.count("GET /apis") == 1
 
 
-async def test_rights_are_unknown_if_the_groups_cannot_be_read() -> None:
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, path="/apis$", times=None))
-        client = NewProcess(cluster.client)
-        finding = {each.check: each for each in await examine(GangService(client), HERE)}["rights"]
+async def test_rights_are_unknown_if_the_groups_cannot_be_read(cluster: SubmissionCluster) -> None:
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, path="/apis$", times=None))
+    client = NewProcess(cluster.client)
+    finding = {each.check: each for each in await examine(GangService(client), HERE)}["rights"]
     assert finding.health is Health.UNKNOWN
     assert "it may not be read" in finding.what
 
 
-async def test_namespace_that_does_not_exist_is_named() -> None:
-    async with running_cluster() as cluster:
-        finding = await problem_of(cluster, "admission of Jobs", Examination(namespace="nosuch"))
+async def test_namespace_that_does_not_exist_is_named(cluster: SubmissionCluster) -> None:
+    finding = await problem_of(cluster, "admission of Jobs", Examination(namespace="nosuch"))
     assert finding.what == "namespace nosuch does not exist"
 
 
-async def test_gates_that_are_off_are_named() -> None:
-    async with running_cluster("none") as cluster:
-        finding = await problem_of(cluster, "Workload API")
+async def test_gates_that_are_off_are_named(without_gangs: SubmissionCluster) -> None:
+    finding = await problem_of(without_gangs, "Workload API")
     assert "cannot store a gang" in finding.what
     assert "GenericWorkload" in finding.remedy
 
 
-async def test_queue_without_kueue_is_named() -> None:
-    async with running_cluster() as cluster:
-        finding = await problem_of(cluster, "queues", Examination(namespace="default", queue="team"))
+async def test_queue_without_kueue_is_named(cluster: SubmissionCluster) -> None:
+    finding = await problem_of(cluster, "queues", Examination(namespace="default", queue="team"))
     assert finding.what == "queue team is named, and Kueue is not installed"
 
 
-async def test_configuration_of_kueue_that_is_no_yaml_is_unknown() -> None:
-    async with running_cluster() as cluster:
-        await cluster.client.create(NAMESPACES, {"metadata": {"name": KUEUE_NAMESPACE}})
-        stored = {"metadata": {"name": KUEUE_CONFIGURATION}, "data": {"config.yaml": "a: [1"}}
-        await cluster.client.create(CONFIGMAPS, stored, KUEUE_NAMESPACE)
-        client: Any = ManagedJobs(cluster.client, lambda job: job)
-        found = await examine(GangService(client), HERE)
+async def test_configuration_of_kueue_that_is_no_yaml_is_unknown(cluster: SubmissionCluster) -> None:
+    await cluster.client.create(NAMESPACES, {"metadata": {"name": KUEUE_NAMESPACE}})
+    stored = {"metadata": {"name": KUEUE_CONFIGURATION}, "data": {"config.yaml": "a: [1"}}
+    await cluster.client.create(CONFIGMAPS, stored, KUEUE_NAMESPACE)
+    client: Any = ManagedJobs(cluster.client, lambda job: job)
+    found = await examine(GangService(client), HERE)
     (finding,) = [each for each in found if each.check == "waitForPodsReady of Kueue"]
     assert finding.health is Health.UNKNOWN
     assert f"ConfigMap {KUEUE_CONFIGURATION} is not YAML" in finding.what
 
 
-async def test_held_pods_of_a_vanished_gang_are_named() -> None:
+async def test_held_pods_of_a_vanished_gang_are_named(cluster: SubmissionCluster) -> None:
     labels = {"gangjobs.airflow/gang": "train-0", "gangjobs.airflow/job-uid": "gone"}
     metadata = {"name": "train-0-0", "labels": labels, "finalizers": ["gangjobs.airflow/harvest"]}
     pod = {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": "i"}]}}
-    async with running_cluster() as cluster:
-        cluster.bench.registry.create(PODS, {**pod, "metadata": {**metadata, "namespace": "default"}}, "default")
-        finding = await problem_of(cluster, "held pods")
+    cluster.bench.registry.create(PODS, {**pod, "metadata": {**metadata, "namespace": "default"}}, "default")
+    finding = await problem_of(cluster, "held pods")
     assert finding.what == "1 pod of gangs that are gone (train-0-0)"
 
 
-async def test_pods_of_a_gang_that_exists_are_no_leftovers() -> None:
-    async with running_cluster() as cluster:
-        await cluster.submit()
-        cluster.bench.run()
-        assert (await findings_of(cluster))["held pods"].health is Health.OK
+async def test_pods_of_a_gang_that_exists_are_no_leftovers(cluster: SubmissionCluster) -> None:
+    await cluster.submit()
+    cluster.bench.run()
+    assert (await findings_of(cluster))["held pods"].health is Health.OK
 
 
 def test_command_names_the_remedy_beside_the_problem(

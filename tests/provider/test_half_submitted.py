@@ -227,30 +227,26 @@ async def fail_to_submit(cluster: SubmissionCluster, **options: float) -> float:
 
 @pytest.mark.parametrize("retry_after_s", [None, 7, 30], ids="Retry-After {}".format)
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_endless_throttling_fails_a_submission_at_its_deadline(method, retry_after_s):
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method=method, retry_after_s=retry_after_s, times=None))
-        # The submission does not begin a pause that would end after the deadline. A pause is at most 30 s here.
-        assert SUBMISSION_DEADLINE_S - 30 <= await fail_to_submit(cluster) <= SUBMISSION_DEADLINE_S
+async def test_endless_throttling_fails_a_submission_at_its_deadline(cluster, method, retry_after_s):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=429, method=method, retry_after_s=retry_after_s, times=None))
+    # The submission does not begin a pause that would end after the deadline. A pause is at most 30 s here.
+    assert SUBMISSION_DEADLINE_S - 30 <= await fail_to_submit(cluster) <= SUBMISSION_DEADLINE_S
 
 
-async def test_throttled_first_list_fails_a_submission_when_the_client_gives_up():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="GET", times=None))
-        assert await fail_to_submit(cluster) <= RETRY_FOR_S
+async def test_throttled_first_list_fails_a_submission_when_the_client_gives_up(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="GET", times=None))
+    assert await fail_to_submit(cluster) <= RETRY_FOR_S
 
 
-async def test_caller_may_set_a_shorter_deadline():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", times=None))
-        assert await fail_to_submit(cluster, deadline_s=20) <= 20
+async def test_caller_may_set_a_shorter_deadline(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", times=None))
+    assert await fail_to_submit(cluster, deadline_s=20) <= 20
 
 
-async def test_submission_continues_when_throttling_ends_before_the_deadline():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", retry_after_s=10, times=9))
-        submission = await GangService(cluster.client).submit(GANG_OF_4, key=KEY, claim="ti-1")
-        cluster.check_one_live_gang(submission)
+async def test_submission_continues_when_throttling_ends_before_the_deadline(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", retry_after_s=10, times=9))
+    submission = await GangService(cluster.client).submit(GANG_OF_4, key=KEY, claim="ti-1")
+    cluster.check_one_live_gang(submission)
 
 
 WEBHOOK = 'Internal error occurred: failed calling webhook "mjob.kb.io": connection refused'
@@ -266,10 +262,9 @@ async def test_submission_waits_while_the_server_cannot_call_a_webhook(method, c
     assert caplog.text.count("waits, because the API server cannot call a webhook") == 1
 
 
-async def test_webhook_that_stays_away_fails_a_submission_before_its_deadline():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=500, message=WEBHOOK, method="POST", path="jobs", times=None))
-        assert WEBHOOK_WAIT_S <= await fail_to_submit(cluster) <= SUBMISSION_DEADLINE_S
+async def test_webhook_that_stays_away_fails_a_submission_before_its_deadline(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=500, message=WEBHOOK, method="POST", path="jobs", times=None))
+    assert WEBHOOK_WAIT_S <= await fail_to_submit(cluster) <= SUBMISSION_DEADLINE_S
 
 
 async def test_read_that_needs_a_webhook_is_repeated_and_says_so_once(caplog):

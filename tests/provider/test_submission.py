@@ -25,6 +25,7 @@ from gangjobs_sandbox.resources import JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
 from tests.ends import delete_gang
 from tests.manifests import SUSPENDED_MANIFEST
+from tests.provider.role_gangs import LEADER_AND_WORKERS
 from tests.provider.submission_cluster import GANG_OF_4, NO_PERMISSION, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
@@ -135,35 +136,35 @@ async def test_job_of_the_same_name_that_is_not_the_providers_is_a_conflict(clus
         await cluster.submit()
 
 
-async def test_one_worker_needs_no_gang_anywhere():
-    async with running_cluster("none") as cluster:
-        submission = await cluster.submit(GangSpec(image="trainer:1"))
-        assert (submission.decision, submission.notes) == ("basic:one pod", ())
-        cluster.check_one_live_gang(submission, workers=1)
+async def test_one_worker_needs_no_gang_anywhere(without_gangs):
+    submission = await without_gangs.submit(GangSpec(image="trainer:1"))
+    assert (submission.decision, submission.notes) == ("basic:one pod", ())
+    without_gangs.check_one_live_gang(submission, workers=1)
 
 
-async def test_required_gang_is_refused_before_anything_is_created():
-    async with running_cluster("none") as cluster:
-        with pytest.raises(GangUnsupported, match="does not serve the Workload API"):
-            await cluster.submit()
-        assert cluster.jobs() == []
+@pytest.mark.parametrize("spec", [GANG_OF_4, LEADER_AND_WORKERS], ids=["one Job", "roles"])
+async def test_required_gang_is_refused_before_anything_is_created(without_gangs, spec):
+    with pytest.raises(GangUnsupported, match="does not serve the Workload API"):
+        await without_gangs.submit(spec)
+    assert without_gangs.jobs() == []
 
 
-async def test_preferred_gang_falls_back_and_logs_the_reason():
-    async with running_cluster("none") as cluster:
-        submission = await cluster.submit(PREFERRED)
-        assert submission.decision.startswith("basic:Kubernetes 1.37 does not serve the Workload API")
-        assert submission.notes == (f"Not a gang: {submission.decision.removeprefix('basic:')}",)
-        assert read_job(cluster.live_jobs()[0]).placement == submission.decision
-        cluster.check_one_live_gang(submission)
+@pytest.mark.parametrize(
+    "spec", [PREFERRED, replace_struct(LEADER_AND_WORKERS, gang="preferred")], ids=["one Job", "roles"]
+)
+async def test_preferred_gang_falls_back_and_logs_the_reason(without_gangs, spec):
+    submission = await without_gangs.submit(spec)
+    assert submission.decision.startswith("basic:Kubernetes 1.37 does not serve the Workload API")
+    assert submission.notes == (f"Not a gang: {submission.decision.removeprefix('basic:')}",)
+    assert read_job(without_gangs.live_jobs()[0]).placement == submission.decision
+    without_gangs.check_one_live_gang(submission)
 
 
-async def test_dropped_link_is_found_and_the_job_is_deleted():
-    async with running_cluster("none") as cluster:
-        cluster.ignore_scheduling_fields()
-        with pytest.raises(GangUnsupported, match=r"dropped spec.template.spec.schedulingGroup"):
-            await cluster.submit()
-        assert cluster.jobs() == []
+async def test_dropped_link_is_found_and_the_job_is_deleted(without_gangs):
+    without_gangs.ignore_scheduling_fields()
+    with pytest.raises(GangUnsupported, match=r"dropped spec.template.spec.schedulingGroup"):
+        await without_gangs.submit()
+    assert without_gangs.jobs() == []
 
 
 async def test_refusal_is_reported_although_the_job_cannot_be_deleted(cluster):
@@ -173,13 +174,12 @@ async def test_refusal_is_reported_although_the_job_cannot_be_deleted(cluster):
         await cluster.submit()
 
 
-async def test_dropped_link_of_a_preferred_gang_is_reported():
-    async with running_cluster("none") as cluster:
-        cluster.ignore_scheduling_fields()
-        submission = await cluster.submit(PREFERRED)
-        assert "dropped spec.template.spec.schedulingGroup" in submission.notes[0]
-        assert read_job(cluster.live_jobs()[0]).placement == submission.decision
-        cluster.check_one_live_gang(submission)
+async def test_dropped_link_of_a_preferred_gang_is_reported(without_gangs):
+    without_gangs.ignore_scheduling_fields()
+    submission = await without_gangs.submit(PREFERRED)
+    assert "dropped spec.template.spec.schedulingGroup" in submission.notes[0]
+    assert read_job(without_gangs.live_jobs()[0]).placement == submission.decision
+    without_gangs.check_one_live_gang(submission)
 
 
 async def test_gang_policy_off_creates_no_workload(cluster):
@@ -214,11 +214,10 @@ async def test_link_of_the_user_is_not_changed(cluster):
     assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mine"}
 
 
-async def test_dropped_link_of_the_user_is_refused():
-    async with running_cluster("none") as cluster:
-        with pytest.raises(GangUnsupported, match="dropped"):
-            await cluster.submit(GangSpec(manifest=LINKED))
-        assert cluster.jobs() == []
+async def test_dropped_link_of_the_user_is_refused(without_gangs):
+    with pytest.raises(GangUnsupported, match="dropped"):
+        await without_gangs.submit(GangSpec(manifest=LINKED))
+    assert without_gangs.jobs() == []
 
 
 @pytest.mark.parametrize(
@@ -260,26 +259,24 @@ async def test_gang_by_job_scheduling_without_a_controller_is_refused(cluster):
     assert cluster.time.now == pytest.approx(15)
 
 
-async def test_resource_that_is_no_longer_served_is_a_retryable_error():
-    async with running_cluster("none") as cluster:
-        cluster.ignore_scheduling_fields()
-        cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
-        with pytest.raises(SubmissionFailed, match="Discovery is repeated within ten minutes") as caught:
-            await cluster.submit()
-        assert caught.value.retryable
+async def test_resource_that_is_no_longer_served_is_a_retryable_error(without_gangs):
+    without_gangs.ignore_scheduling_fields()
+    without_gangs.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
+    with pytest.raises(SubmissionFailed, match="Discovery is repeated within ten minutes") as caught:
+        await without_gangs.submit()
+    assert caught.value.retryable
 
 
-async def test_half_submitted_gang_of_an_older_release_is_submitted_again():
-    async with running_cluster("none") as cluster:
-        known = cluster.discovered
-        cluster.ignore_scheduling_fields()
-        cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
-        with pytest.raises(SubmissionFailed):
-            await cluster.submit(PREFERRED)
-        cluster.discovered = known
-        submission = await cluster.submit(PREFERRED, claim="ti-2")
-        assert (submission.attempt, submission.decision.partition(":")[0]) == (1, "basic")
-        assert len(cluster.jobs()) == 1
+async def test_half_submitted_gang_of_an_older_release_is_submitted_again(without_gangs):
+    known = without_gangs.discovered
+    without_gangs.ignore_scheduling_fields()
+    without_gangs.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
+    with pytest.raises(SubmissionFailed):
+        await without_gangs.submit(PREFERRED)
+    without_gangs.discovered = known
+    submission = await without_gangs.submit(PREFERRED, claim="ti-2")
+    assert (submission.attempt, submission.decision.partition(":")[0]) == (1, "basic")
+    assert len(without_gangs.jobs()) == 1
 
 
 async def test_adoption_that_conflicts_reads_the_jobs_again(cluster):
@@ -348,12 +345,11 @@ async def test_remedy_of_a_forbidden_request_fits_who_has_refused_it(cluster, pa
     assert caught.value.remedy.startswith(remedy)
 
 
-async def test_priority_class_that_does_not_exist_is_named_with_its_remedy():
-    async with running_cluster("1.37") as cluster:
-        with pytest.raises(SubmissionFailed, match="no PriorityClass with name urgent was found") as caught:
-            await cluster.submit(GangSpec(image="trainer:1", workers=4, priority_class="urgent"))
-        assert caught.value.remedy == "Create the PriorityClass, or correct priority_class"
-        assert (caught.value.retryable, cluster.live_jobs()) == (False, [])
+async def test_priority_class_that_does_not_exist_is_named_with_its_remedy(cluster):
+    with pytest.raises(SubmissionFailed, match="no PriorityClass with name urgent was found") as caught:
+        await cluster.submit(GangSpec(image="trainer:1", workers=4, priority_class="urgent"))
+    assert caught.value.remedy == "Create the PriorityClass, or correct priority_class"
+    assert (caught.value.retryable, cluster.live_jobs()) == (False, [])
 
 
 async def test_unknown_capabilities_are_a_retryable_error(cluster):
@@ -407,14 +403,10 @@ class Deleting(CrashingClient):
         return await self.cluster.client.patch(resource, name, *args, **kwargs)
 
 
-async def test_job_deleted_while_it_is_submitted_stays_deleted(cluster):
-    with pytest.raises(JobDeleted, match="vanished before it was started"):
-        await cluster.submit(api=Deleting(cluster))
-    assert cluster.jobs() == []
-
-
-async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted(cluster):
-    cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="PATCH"))
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "unseen"])
+async def test_job_deleted_while_it_is_submitted_stays_deleted(cluster, is_seen):
+    if not is_seen:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="PATCH"))
     with pytest.raises(JobDeleted, match="vanished before it was started"):
         await cluster.submit(api=Deleting(cluster))
     assert cluster.jobs() == []

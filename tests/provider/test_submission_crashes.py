@@ -142,13 +142,23 @@ async def test_server_that_stays_broken_is_an_error_and_the_submission_can_be_co
     cluster.check_one_live_gang(submission)
 
 
-@pytest.mark.parametrize(("path", "step"), [("podgroups", "create PodGroup"), ("jobs$", "create Job")])
-async def test_refused_submission_is_an_error_and_leaves_nothing(cluster, path, step):
-    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, message=NO_PERMISSION, times=None))
+REFUSED_CREATIONS = {
+    "the group": (GANG_OF_4, "podgroups", 0, "create PodGroup"),
+    "the Job": (GANG_OF_4, "jobs$", 0, "create Job"),
+    "the group of roles": (LEADER_AND_WORKERS, "podgroups", 0, "create PodGroup"),
+    "the Job of the second role": (LEADER_AND_WORKERS, "jobs$", 1, "create Job"),
+}
+
+
+@pytest.mark.parametrize(("spec", "path", "skip", "step"), REFUSED_CREATIONS.values(), ids=REFUSED_CREATIONS)
+async def test_refused_submission_is_an_error_and_leaves_nothing(cluster, spec, path, skip, step):
+    fault = Fault(FaultKind.STATUS, code=403, method="POST", path=path, skip=skip, message=NO_PERMISSION, times=None)
+    cluster.faults.add(fault)
     with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
-        await cluster.submit()
-    assert (caught.value.step, caught.value.retryable) == (step, False)
-    assert cluster.jobs() == []
+        await cluster.submit(spec)
+    assert (caught.value.step.startswith(step), caught.value.retryable) == (True, False)
+    cluster.bench.run(30)
+    assert cluster.objects(JOBS) == []
 
 
 async def test_a_workload_that_is_not_seen_yet_is_waited_for():

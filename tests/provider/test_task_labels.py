@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.provider.role_gangs import LEADER_AND_WORKERS
-from tests.provider.submission_cluster import running_cluster
 from tests.submission_requests import task_request
 from tests.timeouts import TIMEOUT_S
 
@@ -182,21 +181,20 @@ def test_try_that_adopts_a_gang_keeps_its_trace(task, monkeypatch):
     assert task_env(job) == task_env(before) != {}
 
 
-async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_and_variables_of_the_first_try():
+async def test_try_that_completes_a_half_submitted_gang_keeps_the_labels_and_variables_of_the_first_try(cluster):
     key = TaskKey("etl", "run", "train")
     claims = (Claim(f"ti-{n}", labels=key.labels(n), env={"TRACEPARENT": f"{n}"}) for n in (1, 2))
     first, second = (replace(task_request(key, ""), claim=claim) for claim in claims)
-    async with running_cluster() as cluster:
-        with pytest.raises(ProcessDied):
-            await submit(
-                CrashingClient(cluster.client, Crash(2, applied=True)),
-                LEADER_AND_WORKERS,
-                first,
-                discovered=cluster.discovered,
-            )
-        await submit(cluster.client, LEADER_AND_WORKERS, second, discovered=cluster.discovered)
+    with pytest.raises(ProcessDied):
+        await submit(
+            CrashingClient(cluster.client, Crash(2, applied=True)),
+            LEADER_AND_WORKERS,
+            first,
+            discovered=cluster.discovered,
+        )
+    await submit(cluster.client, LEADER_AND_WORKERS, second, discovered=cluster.discovered)
 
-        jobs = cluster.objects(JOBS)
-        assert len(jobs) == 2
-        assert {task_labels(one)["try_number"] for job in jobs for one in (job, job["spec"]["template"])} == {"1"}
-        assert {task_env(job)["TRACEPARENT"] for job in jobs} == {"1"}
+    jobs = cluster.objects(JOBS)
+    assert len(jobs) == 2
+    assert {task_labels(one)["try_number"] for job in jobs for one in (job, job["spec"]["template"])} == {"1"}
+    assert {task_env(job)["TRACEPARENT"] for job in jobs} == {"1"}
