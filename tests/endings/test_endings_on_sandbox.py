@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
+pytestmark = in_virtual_time
+
 NODE_GRACE_S = 86400.0
 
 
@@ -36,20 +38,17 @@ def every_third(names: Iterable[str]) -> list[Any]:
 
 @pytest.mark.parametrize("release", [pytest.param("1.36", marks=pytest.mark.slow), "1.37"])
 @pytest.mark.parametrize("name", SCENARIOS)
-@in_virtual_time
 async def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(name: str, release: str) -> None:
     await play_on_sandbox(SCENARIOS[name], release)
 
 
 @pytest.mark.parametrize("name", every_third(SCENARIOS))
-@in_virtual_time
 async def test_end_of_a_gang_with_supervisors_is_the_same(name: str) -> None:
     scenario = SCENARIOS[name]
     await play_on_sandbox(replace(scenario, spec={**scenario.spec, "restarts": 1}), "1.37")
 
 
 @pytest.mark.parametrize("name", every_third(ROLE_SCENARIOS))
-@in_virtual_time
 async def test_gang_with_roles_ends_as_a_gang_of_one_job(name: str) -> None:
     await play_on_sandbox(ROLE_SCENARIOS[name], "1.37", has_roles=True)
 
@@ -57,7 +56,6 @@ async def test_gang_with_roles_ends_as_a_gang_of_one_job(name: str) -> None:
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("request_kind", ["GET jobs", "LIST pods", "POST configmaps", "LIST configmaps", "PATCH jobs"])
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if "run on" in name])
-@in_virtual_time
 async def test_next_follower_comes_to_the_same_end_of_a_gang_with_sidecars(
     name: str, request_kind: str, applied: bool
 ) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.guarantees.processes import Process
     from tests.guarantees.simulated_airflow import SimulatedAirflow
 
+pytestmark = in_virtual_time
+
 FIRST, SECOND = ({"number": number, "rank": number % 2, "kind": "exit", "code": 2 + number} for number in (1, 2))
 SUMMARY = {
     "restarts": [{**one, "took_s": 1.5} for one in (FIRST, SECOND)],
@@ -73,7 +75,6 @@ def check_end(airflow: SimulatedAirflow) -> None:
         pytest.param(LONG_S, True, id="the gang runs-ends in the triggerer", marks=pytest.mark.slow),
     ],
 )
-@in_virtual_time
 async def test_triggerer_that_stops_leaves_all_restarts_to_the_next_one(
     simulated: Any, applied: bool, run_s: float, end_from_trigger: bool
 ) -> None:
@@ -88,7 +89,6 @@ async def test_triggerer_that_stops_leaves_all_restarts_to_the_next_one(
 
 
 @APPLIED
-@in_virtual_time
 async def test_worker_that_stops_after_the_gang_reports_no_restart_twice(simulated: Any, applied: bool) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
         await asyncio.sleep(ASLEEP_S)

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from tests.guarantees.processes import Process
     from tests.guarantees.simulated_airflow import SimulatedAirflow
 
+pytestmark = in_virtual_time
 
-@in_virtual_time
+
 async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> None:
     async with simulated() as airflow:
         await finish(airflow)
@@ -51,7 +52,6 @@ async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> 
 @pytest.mark.parametrize(
     ("request_s", "questions"), [(1.0, 0), (4.5, 1), (12.0, 1), (31.0, 3)], ids=lambda value: f"{value:g}"
 )
-@in_virtual_time
 async def test_slow_api_server_delays_the_start_of_a_gang_and_does_not_prevent_it(
     simulated: Any, request_s: float, questions: int
 ) -> None:
@@ -78,7 +78,6 @@ async def test_slow_api_server_delays_the_start_of_a_gang_and_does_not_prevent_i
         pytest.param(LONG_S, False, id="the gang runs", marks=pytest.mark.slow),
     ],
 )
-@in_virtual_time
 async def test_worker_that_submits_wakes_after_the_next_try(
     simulated: Any, applied: bool, run_s: float, terminated: bool
 ) -> None:
@@ -90,7 +89,6 @@ async def test_worker_that_submits_wakes_after_the_next_try(
 
 
 @APPLIED
-@in_virtual_time
 async def test_try_takes_the_gang_of_a_worker_whose_clock_was_ahead(simulated: Any, applied: bool) -> None:
     """The id of the first try is later than that of the second one, until the second one asks Airflow."""
 
@@ -103,7 +101,6 @@ async def test_try_takes_the_gang_of_a_worker_whose_clock_was_ahead(simulated: A
 
 
 @APPLIED
-@in_virtual_time
 async def test_worker_that_wakes_after_its_task_has_ended_leaves_no_gang(simulated: Any, applied: bool) -> None:
     for at in count():
         stops = {"worker-0": Crash(at, applied)}
@@ -126,7 +123,6 @@ async def test_worker_that_wakes_after_its_task_has_ended_leaves_no_gang(simulat
     "terminated",
     [pytest.param(False, id="wakes"), pytest.param(True, id="SIGTERM arrives", marks=pytest.mark.slow)],
 )
-@in_virtual_time
 async def test_worker_that_completes_wakes_after_the_next_try(simulated: Any, applied: bool, terminated: bool) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
         await asyncio.sleep(ASLEEP_S)
@@ -145,7 +141,6 @@ async def test_worker_that_completes_wakes_after_the_next_try(simulated: Any, ap
         pytest.param("scheduled", marks=pytest.mark.slow),
     ],
 )
-@in_virtual_time
 async def test_triggerer_wakes_in_each_state_of_the_task(simulated: Any, applied: bool, state: str) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
         await airflow.until(lambda: airflow.named("triggerer-1"))
@@ -164,7 +159,6 @@ async def test_triggerer_wakes_in_each_state_of_the_task(simulated: Any, applied
     [pytest.param(SHORT_S, id="the gang has ended", marks=pytest.mark.slow), pytest.param(LONG_S, id="the gang runs")],
 )
 @pytest.mark.parametrize("mark", ["failed", pytest.param("success", marks=pytest.mark.slow)])
-@in_virtual_time
 async def test_kill_wakes_after_the_task_was_cleared(simulated: Any, applied: bool, run_s: float, mark: str) -> None:
     async def kill(airflow: SimulatedAirflow) -> None:
         await airflow.until(lambda: running_ranks(airflow) == 2)
@@ -180,7 +174,6 @@ async def test_kill_wakes_after_the_task_was_cleared(simulated: Any, applied: bo
     )
 
 
-@in_virtual_time
 async def test_success_that_airflow_refuses_is_reported_by_the_next_try_of_one_gang(simulated: Any) -> None:
     async with simulated() as airflow:
         airflow.refused_reports = 1
@@ -192,7 +185,6 @@ async def test_success_that_airflow_refuses_is_reported_by_the_next_try_of_one_g
 
 @pytest.mark.parametrize("kind", ["drop-after", pytest.param("drop-before", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE", pytest.param("GET", marks=pytest.mark.slow)])
-@in_virtual_time
 async def test_answer_that_is_lost_changes_nothing(simulated: Any, method: str, kind: str) -> None:
     for skip in count():
         async with simulated() as airflow:
@@ -205,7 +197,6 @@ async def test_answer_that_is_lost_changes_nothing(simulated: Any, method: str, 
 
 
 @pytest.mark.parametrize("refusals", [1, 3, None])
-@in_virtual_time
 async def test_quota_of_configmaps_takes_no_result_away(simulated: Any, refusals: int | None) -> None:
     async with simulated() as airflow:
         for method in ("POST", "PATCH"):
@@ -222,7 +213,6 @@ async def test_quota_of_configmaps_takes_no_result_away(simulated: Any, refusals
 @pytest.mark.parametrize(
     ("run_s", "state"), [(200.0, "success"), (400.0, "failed")], ids=["in time", "longer than run_timeout"]
 )
-@in_virtual_time
 async def test_time_limit_is_counted_by_the_clock_of_the_server(
     simulated: Any, ahead_s: float, run_s: float, state: str
 ) -> None:
@@ -236,7 +226,6 @@ async def test_time_limit_is_counted_by_the_clock_of_the_server(
         assert airflow.ti.state == state
 
 
-@in_virtual_time
 async def test_next_attempt_waits_for_the_pods_of_the_one_before(simulated: Any) -> None:
     async with simulated(run_s=LONG_S) as airflow:
         airflow.plane.stop_s = 60.0  # the grace period of the killed pods
@@ -260,7 +249,6 @@ async def ended_without_worker(airflow: SimulatedAirflow) -> None:
     assert airflow.xcoms["return_value"] == [0, 1]
 
 
-@in_virtual_time
 async def test_success_of_a_gang_ends_its_task_without_another_worker(simulated: Any) -> None:
     async with simulated(end_from_trigger=True) as airflow:
         await ended_without_worker(airflow)
@@ -273,7 +261,6 @@ async def test_success_of_a_gang_ends_its_task_without_another_worker(simulated:
 @pytest.mark.parametrize(
     "asleep_s", [pytest.param(ASLEEP_S, id="long"), pytest.param(5.0, id="shortly", marks=pytest.mark.slow)]
 )
-@in_virtual_time
 async def test_triggerer_that_ends_a_task_stops_at_each_request(simulated: Any, applied: bool, asleep_s: float) -> None:
     """Another triggerer ends the task, and the stopped one pushes no XCom, unless it was about to."""
 
@@ -291,7 +278,6 @@ async def test_triggerer_that_ends_a_task_stops_at_each_request(simulated: Any, 
     await at_each_request(simulated, "triggerer-0", disturb, applied=applied, end_from_trigger=True)
 
 
-@in_virtual_time
 async def test_event_that_airflow_did_not_store_is_no_delivery(simulated: Any) -> None:
     async with simulated(end_from_trigger=True) as airflow:
         airflow.lost_events = 1
@@ -306,7 +292,6 @@ async def test_event_that_airflow_did_not_store_is_no_delivery(simulated: Any) -
     "action",
     ["clear", pytest.param("failed", marks=pytest.mark.slow), pytest.param("success", marks=pytest.mark.slow)],
 )
-@in_virtual_time
 async def test_user_acts_while_a_triggerer_ends_the_task(simulated: Any, applied: bool, action: str) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
         if action == "clear":
@@ -322,7 +307,6 @@ async def test_user_acts_while_a_triggerer_ends_the_task(simulated: Any, applied
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE", pytest.param("GET", marks=pytest.mark.slow)])
-@in_virtual_time
 async def test_answer_that_is_lost_changes_no_end_in_the_triggerer(simulated: Any, method: str) -> None:
     for skip in count():
         async with simulated(end_from_trigger=True) as airflow:

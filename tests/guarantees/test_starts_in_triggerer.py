@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.guarantees.processes import Process
     from tests.guarantees.simulated_airflow import SimulatedAirflow
 
+pytestmark = in_virtual_time
+
 LAST = 7
 """The request after those of a start: GET what the cluster serves, LIST Jobs, POST Job, Service, Workload and
 PodGroup, PATCH the Job. The schedules of `test_schedules` stop a triggerer at the requests of a follower."""
@@ -39,7 +41,6 @@ START: Any = {"last": LAST, "in_triggerer": True}
 MARKS = pytest.mark.parametrize("mark", ["failed", pytest.param("success", marks=pytest.mark.slow)])
 
 
-@in_virtual_time
 async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> None:
     async with simulated(in_triggerer=True) as airflow:
         await finish(airflow)
@@ -53,7 +54,6 @@ async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> 
 
 @APPLIED
 @pytest.mark.parametrize("run_s", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.slow)])
-@in_virtual_time
 async def test_triggerer_that_starts_wakes_after_another_one_has_the_trigger(
     simulated: Any, applied: bool, run_s: float
 ) -> None:
@@ -65,7 +65,6 @@ async def test_triggerer_that_starts_wakes_after_another_one_has_the_trigger(
 
 
 @APPLIED
-@in_virtual_time
 async def test_two_triggerers_start_the_same_gang(simulated: Any, applied: bool) -> None:
     """The first one wakes when the second one stops at the same request."""
     for at in range(LAST + 1):
@@ -82,7 +81,6 @@ async def test_two_triggerers_start_the_same_gang(simulated: Any, applied: bool)
 
 @APPLIED
 @MARKS
-@in_virtual_time
 async def test_task_is_marked_while_its_gang_starts(simulated: Any, applied: bool, mark: str) -> None:
     """The triggerer stops for so short a time that Airflow does not notice, and then learns of the mark."""
 
@@ -96,7 +94,6 @@ async def test_task_is_marked_while_its_gang_starts(simulated: Any, applied: boo
 
 
 @APPLIED
-@in_virtual_time
 async def test_task_is_cleared_while_its_gang_starts(simulated: Any, applied: bool) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
         airflow.clear()
@@ -106,7 +103,6 @@ async def test_task_is_cleared_while_its_gang_starts(simulated: Any, applied: bo
 
 
 @APPLIED
-@in_virtual_time
 async def test_triggerer_wakes_after_the_task_was_cleared_and_has_ended(simulated: Any, applied: bool) -> None:
     async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
         airflow.clear()
@@ -118,7 +114,6 @@ async def test_triggerer_wakes_after_the_task_was_cleared_and_has_ended(simulate
 
 
 @APPLIED
-@in_virtual_time
 async def test_triggerer_that_wakes_after_its_task_has_ended_leaves_no_gang(simulated: Any, applied: bool) -> None:
     for at in range(LAST + 1):
         async with simulated(run_s=LONG_S, stops={"triggerer-0": Crash(at, applied)}, in_triggerer=True) as airflow:
@@ -134,7 +129,6 @@ async def test_triggerer_that_wakes_after_its_task_has_ended_leaves_no_gang(simu
 
 
 @APPLIED
-@in_virtual_time
 async def test_gang_of_a_triggerer_that_stopped_during_the_start_is_ended_by_another_one(
     simulated: Any, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from tests.provider.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = in_virtual_time
+
 LAST = 6
 """The last request of a worker that submits a gang: PATCH the Job, which starts it."""
 
@@ -42,7 +44,6 @@ def gangs(airflow: SimulatedAirflow) -> list[str]:
     return [name for job in airflow.plane.registry.list(JOBS) if (name := job["metadata"]["name"]) != "other"]
 
 
-@in_virtual_time
 async def test_gang_whose_deferral_was_refused_because_a_user_marked_the_task_is_ended_soon(simulated: Any) -> None:
     async with simulated(run_s=3 * LONG_S, stops={"worker-0": Crash(LAST, True)}) as airflow:
         follow_another_gang(airflow)
@@ -57,7 +58,6 @@ async def test_gang_whose_deferral_was_refused_because_a_user_marked_the_task_is
 
 
 @pytest.mark.parametrize("marked_after_s", [0.0, 200.0, 400.0])
-@in_virtual_time
 async def test_gang_whose_task_was_marked_before_a_triggerer_had_its_trigger_is_ended_soon(
     simulated: Any, monkeypatch: pytest.MonkeyPatch, marked_after_s: float
 ) -> None:

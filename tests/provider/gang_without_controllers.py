@@ -55,6 +55,12 @@ class GangWithoutControllers:
     def harvester(self, ledger: Ledger | None = None) -> Harvester:
         return Harvester(self.plane.client, ledger or self.ledger())
 
+    async def full_harvester(self, harvester: Harvester | None = None) -> Harvester:
+        """Return a harvester that has seen all pods."""
+        harvester = harvester or self.harvester()
+        await self.enqueue_all(harvester)
+        return harvester
+
     async def enqueue_all(self, harvester: Harvester) -> None:
         harvester.enqueue(await list_pods(self.plane.client, self.ref))
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from tests.provider.task_runner import TaskMaker
 
+pytestmark = in_virtual_time
+
 MODULE = recorded_callbacks.__name__
 WRITE = 'sleep 2; printf 1 > "$GANG_RESULT_PATH"'
 
@@ -93,7 +95,6 @@ def test_errors_of_callbacks_are_logged_and_the_others_are_called(
     assert f"Callback {MODULE}.Exiting failed in phase succeeded" in log
 
 
-@in_virtual_time
 async def test_callback_that_hangs_delays_no_event_and_is_not_called_again(plane, caplog):
     ref = plane.submit(workers=2)
     args = TriggerArgs(
@@ -123,7 +124,6 @@ async def wait_with_callbacks(plane: Any, name: str, *callbacks: str) -> asyncio
     return asyncio.create_task(waiting, name=name)
 
 
-@in_virtual_time
 async def test_callback_whose_calls_hang_is_switched_off_for_the_process_and_the_others_are_called(plane, caplog):
     waiting = [await wait_with_callbacks(plane, f"early-{number}", "Hanging") for number in range(40)]
     await asyncio.sleep(5 * CALL_S)
@@ -144,7 +144,6 @@ async def test_callback_whose_calls_hang_is_switched_off_for_the_process_and_the
     assert skipped.count("late") == 1
 
 
-@in_virtual_time
 async def test_calls_that_are_slow_and_end_do_not_switch_a_callback_off(plane):
     waiting = []
     for number in range(2 * STUCK_CALLS_MAX):

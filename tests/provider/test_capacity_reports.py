@@ -18,11 +18,22 @@ from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualCon
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from airflow_provider_gangjobs.gang.view import GangView
+
+pytestmark = in_virtual_time
 
 REFUSED = "assembling: 2 pods, none placed. Insufficient cpu on 2 of 2 nodes"
 LATER = "Needs 2 x 1500m CPU; 2 of 4 CPU are free, room for 1 of 2 ranks now. 2 CPU are held by DAG etl"
 FOUND = "The scheduler has found nodes for 1 of 2 pods"
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[VirtualControlPlane]:
+    """Run a control plane with two nodes of two CPUs."""
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
+        yield plane
 
 
 def occupy(plane: VirtualControlPlane, cpu: str = "2", *, name: str = "other", node: str = "node-0") -> None:
@@ -50,23 +61,20 @@ def lines(follower: Follower) -> list[str]:
     return [report.line for report in follower.reports]
 
 
-@in_virtual_time
-async def test_gang_that_is_too_large_for_now_reports_once_what_is_free_and_who_holds_the_rest():
-    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
-        occupy(plane)
-        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
-        await asyncio.sleep(1200)
-        assert lines(follower)[-2:] == [f"{REFUSED}. {FOUND}", f"{REFUSED}. {LATER}"]
-        count = len(lines(follower))
-        occupy(plane, "300m", name="another", node="node-1")
-        await asyncio.sleep(1200)
-        assert len(lines(follower)) == count
-        plane.registry.delete(PODS, "other", NAMESPACE)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await follower.kill()
+async def test_gang_that_is_too_large_for_now_reports_once_what_is_free_and_who_holds_the_rest(plane):
+    occupy(plane)
+    follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
+    await asyncio.sleep(1200)
+    assert lines(follower)[-2:] == [f"{REFUSED}. {FOUND}", f"{REFUSED}. {LATER}"]
+    count = len(lines(follower))
+    occupy(plane, "300m", name="another", node="node-1")
+    await asyncio.sleep(1200)
+    assert len(lines(follower)) == count
+    plane.registry.delete(PODS, "other", NAMESPACE)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await follower.kill()
 
 
-@in_virtual_time
 async def test_gang_that_can_never_fit_reports_that_and_gets_another_remedy():
     async with VirtualControlPlane.running(nodes=2, cpu="4") as plane:
         ref = plane.submit(workers=2, cpu="64")
@@ -79,7 +87,6 @@ async def test_gang_that_can_never_fit_reports_that_and_gets_another_remedy():
     assert "assemble_timeout" not in event.remedy
 
 
-@in_virtual_time
 async def test_gang_that_fits_after_a_node_was_added_is_not_called_impossible_any_more():
     async with VirtualControlPlane.running(nodes=1, cpu="4") as plane:
         follower = Follower(plane, plane.submit(workers=2, cpu="8"))
@@ -101,7 +108,6 @@ def say_as_autoscaler(plane: VirtualControlPlane, reason: str, message: str) -> 
     plane.registry.record_event(plane.pod("train", 1), "Normal", reason, message, "cluster-autoscaler")
 
 
-@in_virtual_time
 async def test_words_of_the_autoscaler_are_reported_and_told():
     async with VirtualControlPlane.running(nodes=2, cpu="4") as plane:
         follower = Follower(plane, plane.submit(workers=2, cpu="64"))
@@ -122,41 +128,35 @@ async def test_words_of_the_autoscaler_are_reported_and_told():
     assert seen.summary == overview.gangs[0].summary == f"{never}. {ADDS_NONE}"
 
 
-@in_virtual_time
-async def test_reader_of_one_gang_is_told_what_its_follower_reports():
-    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
-        occupy(plane)
-        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
-        await asyncio.sleep(30)
-        seen = await read_as_a_person(plane)
-        await follower.kill()
+async def test_reader_of_one_gang_is_told_what_its_follower_reports(plane):
+    occupy(plane)
+    follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
+    await asyncio.sleep(30)
+    seen = await read_as_a_person(plane)
+    await follower.kill()
     assert lines(follower)[-1] == f"{REFUSED}. {LATER}"
     assert lines(follower)[-1].endswith(f". {seen.summary}")
     assert (seen.room, seen.ranks) == (1, 2)
 
 
-@in_virtual_time
-async def test_reader_waits_only_some_seconds_for_the_capacity():
-    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
-        plane.submit(workers=2, cpu="64")
-        await asyncio.sleep(3)  # of virtual time
-        armed(plane, delay_s=60)
-        began = asyncio.get_running_loop().time()
-        seen = await read_as_a_person(plane)
-        assert asyncio.get_running_loop().time() - began < CAPACITY_WITHIN_S + 1
+async def test_reader_waits_only_some_seconds_for_the_capacity(plane):
+    plane.submit(workers=2, cpu="64")
+    await asyncio.sleep(3)  # of virtual time
+    armed(plane, delay_s=60)
+    began = asyncio.get_running_loop().time()
+    seen = await read_as_a_person(plane)
+    assert asyncio.get_running_loop().time() - began < CAPACITY_WITHIN_S + 1
     assert REFUSED.endswith(seen.summary.partition(". ")[0])
     assert "free" not in seen.summary
 
 
-@in_virtual_time
-async def test_slow_cluster_is_not_asked_for_its_capacity_by_each_reader():
-    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
-        plane.submit(workers=2, cpu="64")
-        await asyncio.sleep(3)  # of virtual time
-        armed(plane, delay_s=60)
-        for _ in range(4):
-            await read_as_a_person(plane)
-        assert node_reads(plane) == 1
+async def test_slow_cluster_is_not_asked_for_its_capacity_by_each_reader(plane):
+    plane.submit(workers=2, cpu="64")
+    await asyncio.sleep(3)  # of virtual time
+    armed(plane, delay_s=60)
+    for _ in range(4):
+        await read_as_a_person(plane)
+    assert node_reads(plane) == 1
 
 
 @pytest.mark.parametrize(
@@ -164,20 +164,17 @@ async def test_slow_cluster_is_not_asked_for_its_capacity_by_each_reader():
     [("POST", "/selfsubjectaccessreviews$", 403), ("GET", "/api/v1/nodes$", 503), ("GET", "/api/v1/pods$", 503)],
     ids=["not allowed", "nodes cannot be read", "pods cannot be read"],
 )
-@in_virtual_time
-async def test_without_an_answer_the_words_of_the_scheduler_are_reported(method, path, code):
-    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
-        occupy(plane)
-        plane.arm("status", method=method, path=path, times=None, code=code)
-        follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
-        await asyncio.sleep(1300)
-        await follower.kill()
-        assert lines(follower)[-1] == f"{REFUSED}. {FOUND}"
-        asked = [one for one in plane.faults.history if code == 403]
-        assert len(asked) in {0, 2, 3}  # once in ten minutes
+async def test_without_an_answer_the_words_of_the_scheduler_are_reported(plane, method, path, code):
+    occupy(plane)
+    plane.arm("status", method=method, path=path, times=None, code=code)
+    follower = Follower(plane, plane.submit(workers=2, cpu="1500m"))
+    await asyncio.sleep(1300)
+    await follower.kill()
+    assert lines(follower)[-1] == f"{REFUSED}. {FOUND}"
+    asked = [one for one in plane.faults.history if code == 403]
+    assert len(asked) in {0, 2, 3}  # once in ten minutes
 
 
-@in_virtual_time
 async def test_error_after_the_deadline_keeps_what_was_read_before():
     async with VirtualControlPlane.running(nodes=2, cpu="4") as plane:
         follower = Follower(plane, plane.submit(workers=2, cpu="64"), deadlines=Deadlines(assemble_s=90))
@@ -188,25 +185,20 @@ async def test_error_after_the_deadline_keeps_what_was_read_before():
     assert "Can never fit" in event.message
 
 
-@in_virtual_time
-async def test_gangs_that_wait_share_one_read_a_minute():
-    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
-        armed(plane)
-        occupy(plane)
-        followers = [Follower(plane, plane.submit(f"train-{n}", workers=2, cpu="1500m")) for n in range(9)]
-        await asyncio.sleep(290)
-        assert all(lines(one)[-1].endswith("DAG etl") for one in followers)
-        assert node_reads(plane) == 1
-        for one in followers:
-            await one.kill()
+async def test_gangs_that_wait_share_one_read_a_minute(plane):
+    armed(plane)
+    occupy(plane)
+    followers = [Follower(plane, plane.submit(f"train-{n}", workers=2, cpu="1500m")) for n in range(9)]
+    await asyncio.sleep(290)
+    assert all(lines(one)[-1].endswith("DAG etl") for one in followers)
+    assert node_reads(plane) == 1
+    for one in followers:
+        await one.kill()
 
 
-@in_virtual_time
-async def test_gang_that_does_not_wait_for_nodes_reads_no_node():
-    async with VirtualControlPlane.running() as plane:
-        armed(plane)
-        follower = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(600)
-        await follower.kill()
-        assert node_reads(plane) == 0
+async def test_gang_that_does_not_wait_for_nodes_reads_no_node(plane):
+    armed(plane)
+    follower = await Follower.of_running_gang(plane, workers=2)
+    await asyncio.sleep(600)
+    await follower.kill()
+    assert node_reads(plane) == 0

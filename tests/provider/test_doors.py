@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.view import GangView
 
+pytestmark = in_virtual_time
+
 RANKS = 2
 CPU = {"requests": {"cpu": "3"}}
 
@@ -291,7 +293,6 @@ async def tell() -> dict[str, Told]:
     return told
 
 
-@in_virtual_time
 async def test_doors_that_read_many_gangs_tell_what_those_tell_that_read_one() -> None:
     told = await tell()
 
@@ -310,7 +311,6 @@ async def test_doors_that_read_many_gangs_tell_what_those_tell_that_read_one() -
     assert all(one.read.summary for one in told.values())
 
 
-@in_virtual_time
 async def test_every_door_shows_phase_category_reason_and_remedy() -> None:
     for name, one in (await tell()).items():
         view, key = one.read, TaskKey("dag", "run", name)
@@ -328,7 +328,6 @@ async def test_every_door_shows_phase_category_reason_and_remedy() -> None:
         assert _sentence(view, at(120)).endswith(f": {view.summary}"), name
 
 
-@in_virtual_time
 async def test_tab_and_page_show_the_links_of_the_documentation() -> None:
     name = "memory"
     async with Lister({name: CASES[name]}).server as server:
@@ -348,7 +347,6 @@ async def test_tab_and_page_show_the_links_of_the_documentation() -> None:
     assert found == [[of_gang, of_rank], [of_gang]], "the page has one row for all ranks"
 
 
-@in_virtual_time
 async def test_one_gang_is_read_by_at_most_eight_requests_and_none_twice() -> None:
     sent = {name: one.requests for name, one in (await tell()).items()}
 

@@ -25,6 +25,8 @@ from tests.provider.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
+pytestmark = in_virtual_time
+
 PULL = 'failed to pull and unpack image "docker.io/library/trainer:1": not found'
 
 
@@ -67,13 +69,11 @@ async def stopped_at_start(plane: VirtualControlPlane, pod: dict[str, Any]) -> G
     return await following.event()
 
 
-@in_virtual_time
-async def test_service_account_that_does_not_exist_is_named():
-    async with VirtualControlPlane.running() as plane:
-        event = await stopped_at_start(plane, {"serviceAccountName": "robot"})
-        assert plane.pods() == []
-        assert raised(event).category == "PodsRefused"
-        assert 'error looking up service account default/robot: serviceaccount "robot" not found' in event.message
+async def test_service_account_that_does_not_exist_is_named(plane):
+    event = await stopped_at_start(plane, {"serviceAccountName": "robot"})
+    assert plane.pods() == []
+    assert raised(event).category == "PodsRefused"
+    assert 'error looking up service account default/robot: serviceaccount "robot" not found' in event.message
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,16 @@ async def test_service_account_that_does_not_exist_is_named():
     [(True, "PersistentVolumeClaim data-1 does"), (False, '0/1 nodes are available: persistentvolumeclaim "data-1"')],
     ids=["looked up", "in the words of the scheduler"],
 )
-@in_virtual_time
-async def test_claim_that_does_not_exist_is_named(may_look, evidence):
+async def test_claim_that_does_not_exist_is_named(plane, may_look, evidence):
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
-    async with VirtualControlPlane.running() as plane:
-        if not may_look:
-            plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
-        event = await stopped_at_start(plane, {"volumes": [claim]})
-        assert raised(event).category == "VolumeUnavailable"
-        assert evidence in event.message
+    if not may_look:
+        plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
+    event = await stopped_at_start(plane, {"volumes": [claim]})
+    assert raised(event).category == "VolumeUnavailable"
+    assert evidence in event.message
 
 
-@in_virtual_time
-async def test_storage_class_that_does_not_exist_is_named():
+async def test_storage_class_that_does_not_exist_is_named(plane):
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
     about = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "data-1", "namespace": NAMESPACE}
     body = {
@@ -103,13 +100,12 @@ async def test_storage_class_that_does_not_exist_is_named():
         "message": 'storageclass.storage.k8s.io "nosuch" not found',
         "type": "Warning",
     }
-    async with VirtualControlPlane.running() as plane:
-        plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
-        plane.registry.create(EVENTS, body, NAMESPACE)
-        event = await stopped_at_start(plane, {"volumes": [claim]})
-        assert isinstance(raised(event), Unschedulable)
-        assert raised(event).category == "VolumeUnavailable"
-        assert body["message"] in event.message
+    plane.arm("status", method="POST", path="/selfsubjectaccessreviews$", times=None, code=403)
+    plane.registry.create(EVENTS, body, NAMESPACE)
+    event = await stopped_at_start(plane, {"volumes": [claim]})
+    assert isinstance(raised(event), Unschedulable)
+    assert raised(event).category == "VolumeUnavailable"
+    assert body["message"] in event.message
 
 
 def fail_on_node(plane: VirtualControlPlane, reason: str, *messages: str) -> None:
@@ -135,7 +131,6 @@ NO_NETWORK = 'Failed to create pod sandbox: rpc error: code = Unknown desc = plu
     ],
     ids=["missing ConfigMap", "missing Secret, and what follows", "hostPath", "volume in use", "network"],
 )
-@in_virtual_time
 async def test_what_a_node_cannot_prepare_is_reported_and_is_the_reason_of_the_timeout(reason, messages, category):
     async with VirtualControlPlane.running(plays_nodes=False) as plane:
         following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(assemble_s=300))
@@ -152,7 +147,6 @@ async def test_what_a_node_cannot_prepare_is_reported_and_is_the_reason_of_the_t
         assert said in event.message
 
 
-@in_virtual_time
 async def test_volume_that_can_be_mounted_later_is_no_reason_any_more():
     async with VirtualControlPlane.running(plays_nodes=False) as plane:
         following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(assemble_s=300))
@@ -166,7 +160,6 @@ async def test_volume_that_can_be_mounted_later_is_no_reason_any_more():
         await following.kill()
 
 
-@in_virtual_time
 async def test_image_that_cannot_be_pulled_is_named():
     async with VirtualControlPlane.running(plays_nodes=False) as plane:
         _, event = await stopped_over_image(plane)
@@ -176,7 +169,6 @@ async def test_image_that_cannot_be_pulled_is_named():
         assert PULL in str(error)
 
 
-@in_virtual_time
 async def test_image_is_named_by_a_follower_that_finds_the_gang_stopped():
     async with VirtualControlPlane.running(plays_nodes=False) as plane:
         ref, event = await stopped_over_image(plane)
@@ -186,7 +178,6 @@ async def test_image_is_named_by_a_follower_that_finds_the_gang_stopped():
         assert (again.image, again.category) == ("trainer:1", event.category)
 
 
-@in_virtual_time
 async def test_deadline_that_a_follower_does_not_know_is_not_reported_as_zero():
     async with VirtualControlPlane.running(nodes=0) as plane:
         ref = plane.submit(workers=2)
@@ -195,7 +186,6 @@ async def test_deadline_that_a_follower_does_not_know_is_not_reported_as_zero():
         assert str(raised(again)).startswith("Gang default/train was assembling for longer than its deadline allows. ")
 
 
-@in_virtual_time
 async def test_replaced_job_and_the_one_in_its_place_are_named(plane):
     ref = plane.submit(workers=1, gang=False)
     plane.delete_job()
@@ -206,7 +196,6 @@ async def test_replaced_job_and_the_one_in_its_place_are_named(plane):
     assert (error.uid, error.other_uid) == (ref.uid, other.uid)
 
 
-@in_virtual_time
 async def test_message_of_a_deleted_job_contains_its_remedy_once(plane):
     following = Follower(plane, ref := plane.submit(workers=1))
     await plane.until(lambda: plane.running_ranks() == 1)

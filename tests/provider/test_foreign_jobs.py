@@ -32,29 +32,26 @@ EDIT = {"metadata": {"annotations": {ANNOTATION_RECORD: EDITED_RECORD}}}
 
 
 @in_virtual_time
-async def test_follower_of_an_edited_record_says_that_the_state_is_unknown() -> None:
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit()
-        await plane.until(lambda: len(plane.pods()) == 4)
-        plane.registry.patch(JOBS, ref.name, NAMESPACE, EDIT, PatchKind.MERGE)
-        event = await Follower(plane, ref).event()
-        assert (event.status, event.category, event.message) == (Status.ERROR, Category.UNKNOWN, EDITED)
-        assert "kubectl" in event.remedy
-        assert len(plane.pods()) == 4
+async def test_follower_of_an_edited_record_says_that_the_state_is_unknown(plane: VirtualControlPlane) -> None:
+    ref = plane.submit()
+    await plane.until(lambda: len(plane.pods()) == 4)
+    plane.registry.patch(JOBS, ref.name, NAMESPACE, EDIT, PatchKind.MERGE)
+    event = await Follower(plane, ref).event()
+    assert (event.status, event.category, event.message) == (Status.ERROR, Category.UNKNOWN, EDITED)
+    assert "kubectl" in event.remedy
+    assert len(plane.pods()) == 4
 
 
 @in_virtual_time
-async def test_gang_whose_name_a_job_without_a_record_has_now_was_replaced() -> None:
+async def test_gang_whose_name_a_job_without_a_record_has_now_was_replaced(plane: VirtualControlPlane) -> None:
     """The record of another Job says nothing about the gang, whose pods are harvested and released."""
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2, gang=False)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.delete_job()
-        await plane.until(lambda: plane.job() is None)
-        other = plane.submit(workers=1, gang=False, annotations={ANNOTATION_RECORD: EDITED_RECORD})
-        event = await Follower(plane, ref).event()
-        assert (event.status, event.other_uid, len(event.ranks)) == (Status.REPLACED, other.uid, 2)
-        assert {owner["uid"] for pod in plane.held() for owner in pod["metadata"]["ownerReferences"]} <= {other.uid}
+    ref = await plane.run_gang(workers=2, gang=False)
+    plane.delete_job()
+    await plane.until(lambda: plane.job() is None)
+    other = plane.submit(workers=1, gang=False, annotations={ANNOTATION_RECORD: EDITED_RECORD})
+    event = await Follower(plane, ref).event()
+    assert (event.status, event.other_uid, len(event.ranks)) == (Status.REPLACED, other.uid, 2)
+    assert {owner["uid"] for pod in plane.held() for owner in pod["metadata"]["ownerReferences"]} <= {other.uid}
 
 
 ENDINGS: dict[str, Callable[[Any, GangRef], Awaitable[object]]] = {

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang
 
+pytestmark = in_virtual_time
+
 
 # -- The harvester records ended pods and releases them, on an API server whose pods the test creates ----------------
 
@@ -51,23 +53,18 @@ class FailingLedger(Ledger):
         raise ZeroDivisionError
 
 
-@in_virtual_time
 async def test_only_ended_pods_are_harvested(gang):
-    plane = gang.plane
     for rank, phase in enumerate(["Succeeded", "Failed", "Running", "Pending"]):
         gang.pod(rank, phase=phase)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    harvester = await gang.full_harvester()
     assert await harvester.drain() is None
     assert (harvest_totals().recorded, harvest_totals().released) == (2, 2)
-    assert [is_held(pod) for pod in plane.pods()] == [False, False, True, True]
-    found = await read_outcomes(plane.client, gang.ref)
+    assert [is_held(pod) for pod in gang.plane.pods()] == [False, False, True, True]
+    found = await read_outcomes(gang.plane.client, gang.ref)
     assert [(one.rank, one.outcome) for one in found] == [(0, OutcomeKind.SUCCEEDED), (1, OutcomeKind.FAILED)]
 
 
-@in_virtual_time
 async def test_held_pods_are_released_once_no_more_end(gang):
-    plane = gang.plane
     gang.pod(0)
     harvester = gang.harvester()
     harvesting = asyncio.create_task(harvester.run())
@@ -76,65 +73,52 @@ async def test_held_pods_are_released_once_no_more_end(gang):
         while harvester.backlog:  # noqa: ASYNC110 - no event reports the backlog
             await asyncio.sleep(0.1)
     harvesting.cancel()
-    assert not any(map(is_held, plane.pods()))
+    assert not any(map(is_held, gang.plane.pods()))
 
 
-@in_virtual_time
 async def test_pod_deleted_before_it_was_bound_is_harvested(gang):
-    plane = gang.plane
     gang.pod(0, phase="Pending", node=None)
-    plane.registry.delete(PODS, "train-0", NAMESPACE)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    gang.plane.registry.delete(PODS, "train-0", NAMESPACE)
+    harvester = await gang.full_harvester()
     await harvester.drain()
-    assert plane.pods() == []
-    assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.DELETED]
+    assert gang.plane.pods() == []
+    assert [one.outcome for one in await read_outcomes(gang.plane.client, gang.ref)] == [OutcomeKind.DELETED]
 
 
-@in_virtual_time
 async def test_bound_pod_that_is_deleted_is_waited_for(gang):
-    plane = gang.plane
     gang.pod(0, phase="Running")
-    plane.registry.delete(PODS, "train-0", NAMESPACE)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    gang.plane.registry.delete(PODS, "train-0", NAMESPACE)
+    harvester = await gang.full_harvester()
     assert harvester.backlog == 0
 
 
-@in_virtual_time
 async def test_pod_that_another_process_released_is_recorded(gang):
-    plane = gang.plane
     gang.pod(0, held=False)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    harvester = await gang.full_harvester()
     await harvester.drain()
-    assert len(plane.ledger()) == 1
+    assert len(gang.plane.ledger()) == 1
     await gang.enqueue_all(harvester)
     assert harvester.backlog == 0
 
 
-@in_virtual_time
 async def test_vanished_pod_is_recorded_by_its_last_view(gang):
-    plane = gang.plane
     last = view(PodView, gang.pod(0, phase="Running", held=False))
-    plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
+    gang.plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
     harvester = gang.harvester()
     harvester.enqueue_deleted([last])
     assert await harvester.drain() is None
-    assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.DELETED]
+    assert [one.outcome for one in await read_outcomes(gang.plane.client, gang.ref)] == [OutcomeKind.DELETED]
     assert harvester.backlog == 0
 
 
-@in_virtual_time
 async def test_pod_that_was_replaced_counts_as_released(gang):
-    plane = gang.plane
     first = view(PodView, gang.pod(0, held=False))
-    plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
+    gang.plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
     gang.pod(0, phase="Running")
     harvester = gang.harvester()
     harvester.enqueue([_with_finalizer(first)])
     assert (await harvester.drain(), harvester.backlog) == (None, 0)
-    assert is_held(plane.pods()[0])
+    assert is_held(gang.plane.pods()[0])
 
 
 def _with_finalizer(pod: PodView) -> PodView:
@@ -142,112 +126,91 @@ def _with_finalizer(pod: PodView) -> PodView:
     return msgspec.structs.replace(pod, metadata=meta)
 
 
-@in_virtual_time
 async def test_nothing_is_released_if_it_cannot_be_recorded(gang):
-    plane = gang.plane
     gang.pod(0)
-    plane.arm("status", method="POST", path="/configmaps", code=403, times=DRAIN_FAILURES_MAX)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    gang.plane.arm("status", method="POST", path="/configmaps", code=403, times=DRAIN_FAILURES_MAX)
+    harvester = await gang.full_harvester()
     assert isinstance(await harvester.drain(), Forbidden)
-    assert (harvester.backlog, len(plane.held())) == (1, 1)
+    assert (harvester.backlog, len(gang.plane.held())) == (1, 1)
     assert await harvester.drain() is None
-    assert plane.held() == []
+    assert gang.plane.held() == []
 
 
-@in_virtual_time
 async def test_one_pod_that_fails_does_not_stop_the_others(gang):
-    plane = gang.plane
     for rank in range(4):
         gang.pod(rank)
-    plane.arm("status", method="PATCH", path="/pods/train-1", code=500, times=DRAIN_FAILURES_MAX)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    gang.plane.arm("status", method="PATCH", path="/pods/train-1", code=500, times=DRAIN_FAILURES_MAX)
+    harvester = await gang.full_harvester()
     assert isinstance(await harvester.drain(), ServerError)
     assert (harvest_totals().recorded, harvest_totals().released) == (4, 3)
-    assert [pod["metadata"]["name"] for pod in plane.held()] == ["train-1"]
+    assert [pod["metadata"]["name"] for pod in gang.plane.held()] == ["train-1"]
 
 
 @pytest.mark.parametrize("is_draining", [True, False])
-@in_virtual_time
 async def test_deleted_pod_that_cannot_be_released_does_not_stop_the_others(gang, is_draining):
-    plane = gang.plane
     gang.pod(0)
-    plane.registry.delete(PODS, "train-0", NAMESPACE)
-    plane.arm("status", method="PATCH", path="/pods/train-0", code=403, times=None)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    gang.plane.registry.delete(PODS, "train-0", NAMESPACE)
+    gang.plane.arm("status", method="PATCH", path="/pods/train-0", code=403, times=None)
+    harvester = await gang.full_harvester()
     running = asyncio.create_task(harvester.run())
     await asyncio.sleep(5)
     gang.pod(1, phase="Failed")
     await gang.enqueue_all(harvester)
     if is_draining:
         assert isinstance(await harvester.drain(), Forbidden)
-    await plane.until(lambda: [pod["metadata"]["name"] for pod in plane.held()] == ["train-0"])
-    assert [one.rank for one in await read_outcomes(plane.client, gang.ref)] == [0, 1]
-    plane.faults.remove()
-    await plane.until(lambda: not plane.held())
+    await gang.plane.until(lambda: [pod["metadata"]["name"] for pod in gang.plane.held()] == ["train-0"])
+    assert [one.rank for one in await read_outcomes(gang.plane.client, gang.ref)] == [0, 1]
+    gang.plane.faults.remove()
+    await gang.plane.until(lambda: not gang.plane.held())
     running.cancel()
 
 
-@in_virtual_time
 async def test_batch_of_deleted_pods_that_cannot_be_released_does_not_stop_the_pods_after_it(gang, monkeypatch):
     monkeypatch.setattr("airflow_provider_gangjobs.tracking.harvest.harvester.BATCH_PODS_MAX", 2)
-    plane = gang.plane
     for rank in range(3):
         gang.pod(rank)
-        plane.registry.delete(PODS, f"train-{rank}", NAMESPACE)
+        gang.plane.registry.delete(PODS, f"train-{rank}", NAMESPACE)
     for rank in range(2):
-        plane.arm("status", method="PATCH", path=f"/pods/train-{rank}", code=403, times=None)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+        gang.plane.arm("status", method="PATCH", path=f"/pods/train-{rank}", code=403, times=None)
+    harvester = await gang.full_harvester()
     running = asyncio.create_task(harvester.run())
-    await plane.until(lambda: [pod["metadata"]["name"] for pod in plane.held()] == ["train-0", "train-1"])
+    await gang.plane.until(lambda: [pod["metadata"]["name"] for pod in gang.plane.held()] == ["train-0", "train-1"])
     running.cancel()
 
 
-@in_virtual_time
 async def test_batches_have_a_limit_and_begin_with_terminating_pods(gang):
-    plane = gang.plane
     for rank in range(BATCH_PODS_MAX + 3):
         gang.pod(rank)
     terminating = f"train-{BATCH_PODS_MAX + 1}"
-    plane.registry.delete(PODS, terminating, NAMESPACE)
-    harvester = gang.harvester(gang.ledger(shard_bytes_max=2**20))
-    await gang.enqueue_all(harvester)
+    gang.plane.registry.delete(PODS, terminating, NAMESPACE)
+    harvester = await gang.full_harvester(gang.harvester(gang.ledger(shard_bytes_max=2**20)))
     assert await harvester.drain() is None
-    parts = [change.obj["data"] for change in plane.history.of(CONFIGMAPS)]
+    parts = [change.obj["data"] for change in gang.plane.history.of(CONFIGMAPS)]
     assert [len(part) for part in parts] == [BATCH_PODS_MAX, BATCH_PODS_MAX + 3]
-    pods = plane.history.of(PODS)
+    pods = gang.plane.history.of(PODS)
     freed = [change.obj for change in pods if change.is_deletion or not is_held(change.obj)]
     assert freed[0]["metadata"]["name"] == terminating
-    assert plane.held() == []
-    assert len(plane.ledger()) == BATCH_PODS_MAX + 3
+    assert gang.plane.held() == []
+    assert len(gang.plane.ledger()) == BATCH_PODS_MAX + 3
 
 
-@in_virtual_time
 async def test_failed_harvest_is_retried_with_pauses(gang):
-    plane = gang.plane
     gang.pod(0)
-    plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    gang.plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
+    harvester = await gang.full_harvester()
     running = asyncio.create_task(harvester.run())
-    await plane.until(lambda: not plane.held())
+    await gang.plane.until(lambda: not gang.plane.held())
     assert elapsed() >= 100
-    assert len(plane.faults.history) == 3
+    assert len(gang.plane.faults.history) == 3
     running.cancel()
 
 
-@in_virtual_time
 async def test_drain_does_not_wait_for_a_pause_of_the_harvester(gang):
-    plane = gang.plane
     gang.pod(0)
-    plane.arm("status", method="PATCH", path="/pods/", code=403, times=8)
-    harvester = gang.harvester()
+    gang.plane.arm("status", method="PATCH", path="/pods/", code=403, times=8)
+    harvester = await gang.full_harvester()
     running = asyncio.create_task(harvester.run())
-    await gang.enqueue_all(harvester)
-    await plane.until(lambda: harvest_totals().failures == 8)
+    await gang.plane.until(lambda: harvest_totals().failures == 8)
     began = elapsed()
     assert await harvester.drain() is None
     assert elapsed() - began < 0.1 < PAUSE_BASE_S
@@ -271,70 +234,55 @@ class LogsThatAreRead:
         return True
 
 
-@in_virtual_time
 async def test_drain_ends_if_a_pod_vanishes_while_its_log_is_read(gang):
-    plane = gang.plane
     gang.pod(0)
-    plane.registry.delete(PODS, "train-0", NAMESPACE)
+    gang.plane.registry.delete(PODS, "train-0", NAMESPACE)
     logs = LogsThatAreRead()
-    harvester = Harvester(plane.client, gang.ledger(), logs)
-    await gang.enqueue_all(harvester)
+    harvester = await gang.full_harvester(Harvester(gang.plane.client, gang.ledger(), logs))
     draining = asyncio.create_task(harvester.drain())
     await logs.are_read.wait()
-    harvester.enqueue_deleted(await list_pods(plane.client, gang.ref))
+    harvester.enqueue_deleted(await list_pods(gang.plane.client, gang.ref))
     for uid, notify in logs.notify.items():
         notify(uid)
     async with asyncio.timeout(60):
         assert await draining is None
 
 
-@in_virtual_time
 async def test_harvester_stands_still_while_a_drain_fails(gang):
-    plane = gang.plane
     gang.pod(0)
-    plane.arm("status", method="POST", path="/configmaps$", code=503, times=None)
-    harvester = gang.harvester()
+    gang.plane.arm("status", method="POST", path="/configmaps$", code=503, times=None)
+    harvester = await gang.full_harvester()
     running = asyncio.create_task(harvester.run())
-    await gang.enqueue_all(harvester)
     await asyncio.sleep(0.1)
-    before = len(plane.faults.history)
+    before = len(gang.plane.faults.history)
     assert isinstance(await harvester.drain(), ServerError)
-    assert len(plane.faults.history) - before <= DRAIN_FAILURES_MAX
-    plane.faults.remove()
-    await plane.until(lambda: not plane.held())
+    assert len(gang.plane.faults.history) - before <= DRAIN_FAILURES_MAX
+    gang.plane.faults.remove()
+    await gang.plane.until(lambda: not gang.plane.held())
     running.cancel()
 
 
-@in_virtual_time
 async def test_drain_raises_an_unexpected_error(gang):
-    plane = gang.plane
     gang.pod(0)
-    harvester = gang.harvester(FailingLedger(plane.client, gang.ref))
-    await gang.enqueue_all(harvester)
+    harvester = await gang.full_harvester(gang.harvester(FailingLedger(gang.plane.client, gang.ref)))
     with pytest.raises(ZeroDivisionError):
         await harvester.drain()
 
 
-@in_virtual_time
 async def test_gang_without_its_job_is_reported_and_not_recorded(gang):
-    plane = gang.plane
     gang.pod(0, phase="Failed")
-    harvester = Harvester(plane.client, None)
-    await gang.enqueue_all(harvester)
+    harvester = await gang.full_harvester(Harvester(gang.plane.client, None))
     await harvester.drain()
     assert [one.rank for one in harvester.outcomes] == [0]
-    assert (plane.ledger(), plane.held()) == ({}, [])
+    assert (gang.plane.ledger(), gang.plane.held()) == ({}, [])
 
 
-@in_virtual_time
 async def test_pods_of_an_ending_namespace_are_released_without_a_ledger(gang):
-    plane = gang.plane
     gang.pod(0)
-    plane.registry.delete("namespaces", NAMESPACE, None)
-    harvester = gang.harvester()
-    await gang.enqueue_all(harvester)
+    gang.plane.registry.delete("namespaces", NAMESPACE, None)
+    harvester = await gang.full_harvester()
     assert await harvester.drain() is None
-    assert (len(harvester.outcomes), plane.held()) == (1, [])
+    assert (len(harvester.outcomes), gang.plane.held()) == (1, [])
 
 
 # -- A harvester dies before or after any of its requests is applied, and the next harvester completes the work ------
@@ -367,7 +315,6 @@ REQUESTS = ("LIST pods", *["POST configmaps"] * 3, *["PATCH pods"] * 5, "LIST po
 """The requests of a harvest of five pods without faults."""
 
 
-@in_virtual_time
 async def test_harvest_without_a_crash_sends_the_listed_requests(plane):
     client = CrashingClient(plane.client)
     ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
@@ -377,7 +324,6 @@ async def test_harvest_without_a_crash_sends_the_listed_requests(plane):
 
 
 @pytest.mark.parametrize("crash", crash_points(REQUESTS), ids=lambda crash: f"{crash} ({REQUESTS[crash.at]})")
-@in_virtual_time
 async def test_harvest_that_crashes_is_completed_by_the_next_one(plane, crash):
     ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
     process = CrashingClient(plane.client, crash)
@@ -396,7 +342,6 @@ crashes = st.builds(Crash, st.integers(0, 12), st.booleans())
     st.lists(st.sampled_from([0, 1, 137]), min_size=1, max_size=6),
     st.lists(st.lists(crashes, min_size=1, max_size=3), max_size=3),
 )
-@in_virtual_time
 async def test_any_number_of_harvesters_may_die_side_by_side(codes: list[int], waves: list[list[Crash]]):
     async def harvest_until(crash: Crash) -> None:
         process = CrashingClient(plane.client, crash)
@@ -422,7 +367,6 @@ WRITES = [
 
 
 @pytest.mark.parametrize(("method", "path", "crash"), WRITES)
-@in_virtual_time
 async def test_follower_that_dies_at_a_write_is_replaced(plane, method: str, path: str, crash: Crash):
     ref = plane.submit(workers=3)
     kind: Any = "drop-after" if crash.applied else "drop-before"

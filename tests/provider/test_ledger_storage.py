@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
+pytestmark = in_virtual_time
+
 
 # -- The ledger in ConfigMaps of the API server: shards, writers at the same time, and reads that fail ---------------
 
 
-@in_virtual_time
 async def test_ledger_belongs_to_its_job(gang):
     pod = view(PodView, gang.pod(0))
     await gang.ledger().record([outcome_of(pod)])
@@ -44,18 +45,15 @@ async def test_ledger_belongs_to_its_job(gang):
     assert set(shard["data"]) == {pod.metadata.uid}
 
 
-@in_virtual_time
 async def test_full_shard_is_followed_by_the_next(gang):
-    plane = gang.plane
     pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(10)]
     await gang.ledger(shard_bytes_max=2000).record(map(outcome_of, pods))
     sizes = [sum(len(k) + len(v) for k, v in shard["data"].items()) for shard in gang.shards()]
     assert len(sizes) > 3
     assert max(sizes) <= 2000
-    assert len(await read_ledger(plane.client, gang.ref)) == 10
+    assert len(await read_ledger(gang.plane.client, gang.ref)) == 10
 
 
-@in_virtual_time
 async def test_new_harvester_continues_in_the_last_shard(gang):
     pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(6)]
     for pod in pods:
@@ -63,14 +61,12 @@ async def test_new_harvester_continues_in_the_last_shard(gang):
     assert [len(shard["data"]) for shard in gang.shards()] == [2, 2, 2]
 
 
-@in_virtual_time
 async def test_outcomes_are_returned_in_parts_and_each_once(gang):
-    plane = gang.plane
     pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(6)]
     for pod in [*pods, pods[0]]:
         await gang.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
     twice = {"data": {pods[0].metadata.uid: encode(outcome_of(pods[0]))}}
-    plane.registry.patch(CONFIGMAPS, "train-ledger-2", NAMESPACE, twice, PatchKind.MERGE)
+    gang.plane.registry.patch(CONFIGMAPS, "train-ledger-2", NAMESPACE, twice, PatchKind.MERGE)
     ledger, parts = gang.ledger(), []
     await ledger.load(parts.append)
     await ledger.load(parts.append)
@@ -79,29 +75,25 @@ async def test_outcomes_are_returned_in_parts_and_each_once(gang):
     assert set(ledger.recorded) == {pod.metadata.uid for pod in pods}
 
 
-@in_virtual_time
 async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning(gang):
-    plane = gang.plane
     pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(SHARDS_PER_PAGE + 1)]
     await gang.ledger(shard_bytes_max=600).record(map(outcome_of, pods))
-    plane.arm("status", method="GET", path="/configmaps$", query="continue=", times=None, code=403)
+    gang.plane.arm("status", method="GET", path="/configmaps$", query="continue=", times=None, code=403)
     ledger, parts = gang.ledger(), []
     with pytest.raises(Forbidden):
         await ledger.load(parts.append)
     assert parts
     assert not ledger.recorded, "a partial read is not the whole ledger"
-    plane.faults.remove()
+    gang.plane.faults.remove()
     await ledger.load(parts.append)
     assert set(ledger.recorded) == {pod.metadata.uid for pod in pods}
 
 
-@in_virtual_time
 async def test_outcomes_are_told_as_stored_also_if_the_next_cannot_be_stored(gang):
-    plane = gang.plane
     first, *others = (view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(4))
     ledger, stored = gang.ledger(shard_bytes_max=2000), []
     await ledger.record([outcome_of(first)])
-    plane.arm("status", method="POST", path="/configmaps$", times=1, code=403)
+    gang.plane.arm("status", method="POST", path="/configmaps$", times=1, code=403)
     with pytest.raises(Forbidden):
         await ledger.record(map(outcome_of, others), on_stored=stored.append)
     assert [len(part) for part in stored] == [1]
@@ -109,101 +101,86 @@ async def test_outcomes_are_told_as_stored_also_if_the_next_cannot_be_stored(gan
     assert {outcome.uid for part in stored for outcome in part} == {pod.metadata.uid for pod in others}
 
 
-@in_virtual_time
 async def test_shard_that_the_server_finds_too_large_is_followed_by_the_next(gang):
-    plane = gang.plane
     pods = [view(PodView, gang.pod(rank, message="x" * 4000)) for rank in range(300)]
     await gang.ledger(shard_bytes_max=3 * 2**20).record(map(outcome_of, pods[:100]))
     ledger = gang.ledger(shard_bytes_max=3 * 2**20)
     for start in range(100, 300, 100):
         await ledger.record(map(outcome_of, pods[start : start + 100]))
-    assert len(await read_ledger(plane.client, gang.ref)) == 300
+    assert len(await read_ledger(gang.plane.client, gang.ref)) == 300
     assert len(gang.shards()) == 2
 
 
-@in_virtual_time
 async def test_ledger_of_an_earlier_job_is_not_changed(gang):
-    plane = gang.plane
     pod = view(PodView, gang.pod(0))
     labels = {LABEL_GANG: "train", LABEL_JOB_UID: "earlier"}
     meta = {"name": "train-ledger-0", "labels": labels}
-    plane.registry.create(CONFIGMAPS, {"metadata": meta, "data": {"old": "1"}}, NAMESPACE)
+    gang.plane.registry.create(CONFIGMAPS, {"metadata": meta, "data": {"old": "1"}}, NAMESPACE)
     await gang.ledger().record([outcome_of(pod)])
-    assert plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"old": "1"}
+    assert gang.plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"old": "1"}
     assert [shard["metadata"]["name"] for shard in gang.shards()] == ["train-ledger-1"]
 
 
-@in_virtual_time
 async def test_copy_of_a_shard_is_no_part_of_the_ledger(gang):
-    plane = gang.plane
     first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
     await gang.ledger().record([outcome_of(first)])
     (shard,) = gang.shards()
     kept = {"name": "train-ledger-backup", "labels": shard["metadata"]["labels"]}
     copied = {"data": {first.metadata.uid: "old", "note": "kept by me"}}
-    plane.registry.create(CONFIGMAPS, {"metadata": kept, **copied}, NAMESPACE)
+    gang.plane.registry.create(CONFIGMAPS, {"metadata": kept, **copied}, NAMESPACE)
     await gang.ledger().record([outcome_of(second)])
     uids = {first.metadata.uid, second.metadata.uid}
-    assert {each.uid for each in await read_ledger(plane.client, gang.ref)} == uids
-    assert plane.registry.get(CONFIGMAPS, "train-ledger-backup", NAMESPACE)["data"] == copied["data"]
+    assert {each.uid for each in await read_ledger(gang.plane.client, gang.ref)} == uids
+    assert gang.plane.registry.get(CONFIGMAPS, "train-ledger-backup", NAMESPACE)["data"] == copied["data"]
 
 
-@in_virtual_time
 async def test_deleted_shard_is_created_again(gang):
-    plane = gang.plane
     first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
     ledger = gang.ledger()
     await ledger.record([outcome_of(first)])
-    plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
+    gang.plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
     await ledger.record([outcome_of(second)])
-    assert set(plane.ledger()) == {second.metadata.uid}
+    assert set(gang.plane.ledger()) == {second.metadata.uid}
 
 
-@in_virtual_time
 async def test_shard_replaced_by_a_person_is_not_written_to(gang):
-    plane = gang.plane
     first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
     ledger = gang.ledger()
     await ledger.record([outcome_of(first)])
-    plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
-    plane.registry.create(CONFIGMAPS, {"metadata": {"name": "train-ledger-0"}, "data": {"mine": "1"}}, NAMESPACE)
+    gang.plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
+    gang.plane.registry.create(CONFIGMAPS, {"metadata": {"name": "train-ledger-0"}, "data": {"mine": "1"}}, NAMESPACE)
     await ledger.record([outcome_of(second)])
-    assert plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"mine": "1"}
-    assert set(plane.ledger()) == {second.metadata.uid}
+    assert gang.plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"mine": "1"}
+    assert set(gang.plane.ledger()) == {second.metadata.uid}
 
 
-@in_virtual_time
 async def test_recording_twice_sends_nothing(gang):
-    plane = gang.plane
     outcome = outcome_of(view(PodView, gang.pod(0)))
     ledger = gang.ledger()
     await ledger.record([outcome])
-    before = plane.client.statistics().requests
+    before = gang.plane.client.statistics().requests
     await ledger.record([outcome])
-    assert plane.client.statistics().requests == before
+    assert gang.plane.client.statistics().requests == before
 
 
-@in_virtual_time
 async def test_two_writers_of_one_shard_keep_each_others_entries(gang):
-    plane = gang.plane
     pods = [view(PodView, gang.pod(rank)) for rank in range(8)]
     both = [gang.ledger(), gang.ledger()]
     await asyncio.gather(*(both[n % 2].record([outcome_of(pod)]) for n, pod in enumerate(pods[:2])))
     await asyncio.gather(*(one.record(map(outcome_of, pods)) for one in both))
     for pod in pods:
-        plane.registry.patch(PODS, pod.metadata.name, NAMESPACE, {"metadata": {"finalizers": None}}, PatchKind.MERGE)
-    check_harvest(plane.history, {pod.metadata.uid for pod in pods})
+        gang.plane.registry.patch(
+            PODS, pod.metadata.name, NAMESPACE, {"metadata": {"finalizers": None}}, PatchKind.MERGE
+        )
+    check_harvest(gang.plane.history, {pod.metadata.uid for pod in pods})
 
 
-@in_virtual_time
 async def test_ledger_that_cannot_be_read_is_not_empty(gang):
-    plane = gang.plane
-    plane.arm("status", method="GET", path="/configmaps", code=403, times=None)
+    gang.plane.arm("status", method="GET", path="/configmaps", code=403, times=None)
     with pytest.raises(LedgerUnavailable, match="default/train"):
-        await read_outcomes(plane.client, gang.ref)
+        await read_outcomes(gang.plane.client, gang.ref)
 
 
-@in_virtual_time
 async def test_orphaned_ledger_can_still_be_read(plane):
     gang = GangWithoutControllers(plane)
     await gang.ledger().record([outcome_of(view(PodView, gang.pod(7)))])
@@ -213,20 +190,16 @@ async def test_orphaned_ledger_can_still_be_read(plane):
     assert [one.rank for one in await read_outcomes(plane.client, gang.ref)] == [7]
 
 
-@in_virtual_time
 async def test_outcome_from_a_last_view_never_replaces_a_recorded_outcome(gang):
-    plane = gang.plane
     stale = gang.harvester()
     await stale.load_ledger()
     running = view(PodView, gang.pod(0, phase="Running"))
-    plane.finish("train", 0, exit_code=3)
-    other = gang.harvester()
-    await gang.enqueue_all(other)
-    await other.drain()
-    plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
+    gang.plane.finish("train", 0, exit_code=3)
+    await (await gang.full_harvester()).drain()
+    gang.plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
     stale.enqueue_deleted([running])
     await stale.drain()
-    assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.FAILED]
+    assert [one.outcome for one in await read_outcomes(gang.plane.client, gang.ref)] == [OutcomeKind.FAILED]
 
 
 # -- The outcomes of a gang that succeeded come from the ledger, else from the pods, or are missing ------------------
@@ -239,8 +212,7 @@ async def succeeded(
     plane: VirtualControlPlane, *, workers: int = 2, finish: int | None = None, **spec: Any
 ) -> GangEvent:
     """Run a gang whose ranks write their number as result, and return its event."""
-    following = Follower(plane, plane.submit(workers=workers, **spec))
-    await plane.until(lambda: plane.running_ranks() == workers)
+    following = await Follower.of_running_gang(plane, workers=workers, **spec)
     for rank in range(workers) if finish is None else [finish]:
         plane.finish("train", rank, message=str(rank))
     return await following.event(within_s=300)
@@ -264,7 +236,6 @@ def delete_pod(plane: VirtualControlPlane, rank: int) -> None:
     plane.registry.delete(PODS, plane.pod("train", rank)["metadata"]["name"], NAMESPACE, grace_period_s=0)
 
 
-@in_virtual_time
 async def test_recorded_outcomes_cost_one_request(plane):
     event = await succeeded(plane)
     client = CrashingClient(plane.client)
@@ -273,7 +244,6 @@ async def test_recorded_outcomes_cost_one_request(plane):
     assert len(client.requests) == 1, client.requests
 
 
-@in_virtual_time
 async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_written_again(plane):
     plane.arm("status", **REFUSED)
     event = await succeeded(plane)
@@ -283,7 +253,6 @@ async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_writte
     assert (len(plane.ledger()), plane.held()) == (2, [])
 
 
-@in_virtual_time
 async def test_outcomes_of_a_deleted_ledger_are_read_from_the_pods(plane):
     event = await succeeded(plane)
     delete_ledger(plane)
@@ -291,7 +260,6 @@ async def test_outcomes_of_a_deleted_ledger_are_read_from_the_pods(plane):
     assert (messages(evidence), evidence.is_complete) == (["0", "1"], True)
 
 
-@in_virtual_time
 async def test_outcome_that_is_neither_recorded_nor_in_a_pod_is_missing(plane):
     event = await succeeded(plane)
     delete_ledger(plane)
@@ -301,7 +269,6 @@ async def test_outcome_that_is_neither_recorded_nor_in_a_pod_is_missing(plane):
     assert plane.job() is not None
 
 
-@in_virtual_time
 async def test_outcomes_are_missing_once_the_job_was_deleted(plane):
     event = await succeeded(plane)
     plane.delete_job()
@@ -310,7 +277,6 @@ async def test_outcomes_are_missing_once_the_job_was_deleted(plane):
     assert (evidence.missing, evidence.job_is_gone) == ({0, 1}, True)
 
 
-@in_virtual_time
 async def test_held_pods_of_a_deleted_job_show_their_outcomes_and_stay_held(plane):
     plane.arm("status", **REFUSED)
     event = await succeeded(plane)
@@ -323,7 +289,6 @@ async def test_held_pods_of_a_deleted_job_show_their_outcomes_and_stay_held(plan
 
 
 @pytest.mark.parametrize("is_cut", [True, False], ids=["marked", "of an earlier version"])
-@in_virtual_time
 async def test_indexes_that_the_event_lacks_are_read_from_the_job(plane, is_cut: bool):
     event = await succeeded(plane, finish=1, **SECOND_RANK_DECIDES)
     without = msgspec.structs.replace(event, completed_indexes="", completed_indexes_cut=is_cut)
@@ -332,7 +297,6 @@ async def test_indexes_that_the_event_lacks_are_read_from_the_job(plane, is_cut:
     assert (evidence.completed, evidence.is_complete) == ({1}, True)
 
 
-@in_virtual_time
 async def test_ranks_that_completed_are_unknown_without_list_and_job(plane):
     plane.arm("status", **REFUSED)
     event = await succeeded(plane)
@@ -343,7 +307,6 @@ async def test_ranks_that_completed_are_unknown_without_list_and_job(plane):
 
 
 @pytest.mark.parametrize("path", ["/configmaps", "/jobs/", "/pods"])
-@in_virtual_time
 async def test_failed_read_is_not_a_missing_outcome(plane, path: str):
     event = await succeeded(plane)
     delete_ledger(plane)

@@ -23,18 +23,18 @@ from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, SupervisorReport
 from airflow_provider_gangjobs.gang.record import read_mark
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
-from gangjobs_sandbox.registry import PatchKind
-from gangjobs_sandbox.resources import JOBS
 from tests.annotations import recorded
 from tests.provider.recorded_callbacks import PROGRESS
-from tests.provider.test_log_streaming import Lines, copied_after, running, said, wait
-from tests.provider.virtual_time import elapsed, in_virtual_time
+from tests.provider.test_log_streaming import Lines, copied_after, said, streaming, wait
+from tests.provider.virtual_time import cancel, elapsed, in_virtual_time
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.provider.virtual_control_plane import VirtualControlPlane
+
+pytestmark = in_virtual_time
 
 
 # -- An event follows the lines of its trigger, and a stream never fills the channel to Airflow's supervisor ---------
@@ -96,7 +96,6 @@ async def test_lines_count_until_the_supervisor_has_read_them(channel: Channel) 
     assert channel.log.unread_bytes() == 0
 
 
-@in_virtual_time
 async def test_event_waits_until_the_lines_are_read(channel: Channel) -> None:
     channel.fill()
     drained = asyncio.create_task(channel.log.drain())
@@ -109,7 +108,6 @@ async def test_event_waits_until_the_lines_are_read(channel: Channel) -> None:
     assert channel.log.unread_bytes() == 0
 
 
-@in_virtual_time
 async def test_lines_of_other_gangs_do_not_delay_an_event(channel: Channel) -> None:
     channel.fill()
     before = channel.log.unread_bytes()
@@ -127,19 +125,16 @@ async def test_lines_of_other_gangs_do_not_delay_an_event(channel: Channel) -> N
     assert rounds > 1, "the event has not waited for its own lines"
 
 
-@in_virtual_time
 async def test_lines_that_are_not_read_in_time_may_be_missing(channel: Channel) -> None:
     channel.own.send(LINE)
     assert not await channel.log.drain(within_s=5)
     assert elapsed() == pytest.approx(5, abs=0.1)
 
 
-@in_virtual_time
 async def test_lines_may_be_missing_where_the_system_cannot_count_them() -> None:
     assert not await LogChannel(unknown).drain()
 
 
-@in_virtual_time
 async def test_process_without_a_supervisor_waits_for_nothing() -> None:
     channel = LogChannel(lambda: None)
     assert await channel.drain()
@@ -147,7 +142,6 @@ async def test_process_without_a_supervisor_waits_for_nothing() -> None:
     assert elapsed() == 0
 
 
-@in_virtual_time
 async def test_streams_wait_while_many_lines_are_unread_and_events_go_first(channel: Channel) -> None:
     channel.fill()
     order: list[str] = []
@@ -169,11 +163,8 @@ async def test_streams_wait_while_many_lines_are_unread_and_events_go_first(chan
     assert order == ["event", "first", "second"]
 
 
-@in_virtual_time
 async def test_logs_are_copied_as_a_whole_if_streamed_lines_may_be_missing(plane, channel: Channel) -> None:
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane)
     plane.write(pod, "step\n")
     await asyncio.sleep(60)
     set_loop_local(LogChannel, channel.log)
@@ -187,7 +178,6 @@ async def test_logs_are_copied_as_a_whole_if_streamed_lines_may_be_missing(plane
     assert "may not have read all streamed lines" in lines.all[-1]
 
 
-@in_virtual_time
 async def test_last_lines_of_a_trigger_are_read_before_its_event(channel: Channel) -> None:
     set_loop_local(LogChannel, channel.log)
     assert log_channel() is channel.log
@@ -235,11 +225,8 @@ def report_on_job(plane: VirtualControlPlane) -> SupervisorReport:
     return read_mark(Progressed, job["metadata"]["annotations"].get(ANNOTATION_PROGRESS)).report
 
 
-@in_virtual_time
 async def test_messages_are_shown_and_kept_with_the_position(plane: VirtualControlPlane) -> None:
-    ref, pod = await running(plane, **RESTARTS)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane, spec=RESTARTS)
     plane.write(pod, f"begins\n{RESTART}{RESTARTED}{PROGRESS_LINE}")
     await asyncio.sleep(STREAMED_S)
 
@@ -255,14 +242,11 @@ async def test_messages_are_shown_and_kept_with_the_position(plane: VirtualContr
     assert event.time_use.useful_s is None, "nobody has told how much was lost"
 
 
-@in_virtual_time
 async def test_next_triggerer_knows_the_restarts_before_it(plane: VirtualControlPlane) -> None:
-    ref, pod = await running(plane, **RESTARTS)
-    first = wait(plane, ref, Lines())
+    ref, pod, _, first = await streaming(plane, spec=RESTARTS)
     plane.write(pod, RESTART + RESTARTED)
     await asyncio.sleep(STREAMED_S)
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
+    await cancel(first)
 
     second = wait(plane, ref, Lines())
     await asyncio.sleep(STREAMED_S)
@@ -272,10 +256,8 @@ async def test_next_triggerer_knows_the_restarts_before_it(plane: VirtualControl
     assert [(one.number, one.rank) for one in event.restarts] == [(1, 1)]
 
 
-@in_virtual_time
 async def test_summary_is_read_at_the_end_if_nothing_is_streamed(plane: VirtualControlPlane) -> None:
-    ref, pod = await running(plane, **RESTARTS)
-    waiting = wait(plane, ref, Lines(), stream_ranks=[])
+    _, pod, _, waiting = await streaming(plane, spec=RESTARTS, stream_ranks=[])
     plane.write(pod, f"begins\n{SUMMARY}")
     await asyncio.sleep(STREAMED_S)
     plane.finish_all()
@@ -286,16 +268,12 @@ async def test_summary_is_read_at_the_end_if_nothing_is_streamed(plane: VirtualC
     assert event.time_use.lost_s == 2
 
 
-@in_virtual_time
 async def test_gang_that_its_queue_has_stopped_has_the_restarts_since_it_runs_again(plane: VirtualControlPlane) -> None:
-    ref, pod = await running(plane, **RESTARTS)
-    waiting = wait(plane, ref, Lines())
+    _, pod, _, waiting = await streaming(plane, spec=RESTARTS)
     plane.write(pod, RESTART + RESTARTED)
     await asyncio.sleep(STREAMED_S)
     plane.write(pod, SUMMARY)
-    for is_suspended, ranks in ((True, 0), (False, 2)):
-        plane.registry.patch(JOBS, "train", "default", {"spec": {"suspend": is_suspended}}, PatchKind.MERGE)
-        await plane.until(lambda ranks=ranks: plane.running_ranks() == ranks)
+    await plane.suspend_and_resume()
     pod = plane.pod("train", 0)["metadata"]["name"]
     restarts = [{"number": 1, "rank": 0, "kind": "hung", "took_s": 4}]
     plane.write(pod, line("summary", "Once.", restarts=restarts, restarts_total=1, stopped_s=4, lost_s=5))
@@ -308,10 +286,8 @@ async def test_gang_that_its_queue_has_stopped_has_the_restarts_since_it_runs_ag
     assert event.time_use.lost_s == 5
 
 
-@in_virtual_time
 async def test_lines_of_another_rank_count_nothing(plane: VirtualControlPlane) -> None:
-    ref, _ = await running(plane, **RESTARTS)
-    waiting = wait(plane, ref, Lines(), stream_ranks=[1])
+    *_, waiting = await streaming(plane, spec=RESTARTS, stream_ranks=[1])
     plane.write(plane.pod("train", 1)["metadata"]["name"], RESTART)
     await asyncio.sleep(STREAMED_S)
     plane.finish_all()
@@ -319,10 +295,8 @@ async def test_lines_of_another_rank_count_nothing(plane: VirtualControlPlane) -
     assert (await waiting).restarts == ()
 
 
-@in_virtual_time
 async def test_line_in_the_log_of_a_gang_without_supervisors_counts_nothing(plane: VirtualControlPlane) -> None:
-    ref, pod = await running(plane)
-    waiting = wait(plane, ref, Lines())
+    _, pod, _, waiting = await streaming(plane)
     plane.write(pod, RESTART)
     await asyncio.sleep(STREAMED_S)
     plane.finish_all()
@@ -333,11 +307,8 @@ async def test_line_in_the_log_of_a_gang_without_supervisors_counts_nothing(plan
     assert event.time_use.lost_s == 0
 
 
-@in_virtual_time
 async def test_failed_rank_shows_the_lines_before_its_restart(plane: VirtualControlPlane) -> None:
-    ref, pod = await running(plane, **RESTARTS)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane, spec=RESTARTS)
     plane.write(plane.pod("train", 1)["metadata"]["name"], "".join(f"step {number}\n" for number in range(30)))
     await asyncio.sleep(STREAMED_S)
     plane.write(pod, RESTART + RESTART)
@@ -349,13 +320,10 @@ async def test_failed_rank_shows_the_lines_before_its_restart(plane: VirtualCont
     await waiting
 
 
-@in_virtual_time
 async def test_callback_is_told_of_progress_and_restarts(plane: VirtualControlPlane) -> None:
-    ref, pod = await running(plane, **RESTARTS)
     PROGRESS.clear()
-    waiting = wait(
-        plane, ref, Lines(), callbacks=["tests.provider.recorded_callbacks.ProgressRecorder"], task={"dag_id": "d"}
-    )
+    recorder = "tests.provider.recorded_callbacks.ProgressRecorder"
+    _, pod, _, waiting = await streaming(plane, spec=RESTARTS, callbacks=[recorder], task={"dag_id": "d"})
     plane.write(pod, RESTART + PROGRESS_LINE)
     await asyncio.sleep(STREAMED_S)
     plane.finish_all()

@@ -31,7 +31,10 @@ from tests.provider.virtual_time import START, in_virtual_time
 from tests.unit.builders import pod, ranks
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from tests.provider.virtual_control_plane import VirtualControlPlane
+
+pytestmark = in_virtual_time
 
 
 # -- The logs of the selected ranks are copied into the log of the task. Missing parts are named at their place ------
@@ -40,24 +43,31 @@ TRACEBACK = "Traceback (most recent call last):\nValueError: loss is NaN\n"
 KUBECTL = "`kubectl logs -n default {pod} -c main` shows all lines while the pod exists"
 
 
-async def _copy(
-    plane: VirtualControlPlane, log: str | None, *, workers: int = 1, **options: Any
-) -> tuple[list[str], list[CopiedLog], str]:
-    """Run a gang whose ranks have this log. Return the copied lines, the results, and the name of the pod of rank 0."""
-    ref = plane.submit(workers=workers)
-    await plane.until(lambda: plane.running_ranks() == workers)
-    if log is not None:
-        plane.logs |= {pod["metadata"]["name"]: log for pod in plane.pods()}
+async def _copied(
+    plane: VirtualControlPlane,
+    ref: GangRef,
+    policy: Logs = Logs.ALL,
+    *,
+    outcomes: Any = (),
+    positions: Any = None,
+    **options: Any,
+) -> tuple[list[str], list[CopiedLog]]:
+    """Copy the logs of a gang. Return the copied lines and the results."""
     lines: list[str] = []
-    positions = options.pop("positions", None)
+    log = TaskLog(lines.extend, positions=positions or {})
+    copied = await copy_logs(plane.client, ref, LogOptions(policy, **options), log, outcomes=outcomes)
+    return lines, copied
+
+
+async def _copy(
+    plane: VirtualControlPlane, log: str, *, position: LogPosition | None = None, **options: Any
+) -> tuple[list[str], list[CopiedLog], str]:
+    """Run a gang of one rank with this log. Return the copied lines, the results, and the name of the pod."""
+    ref = await plane.run_gang(workers=1)
     name = plane.pod("train", 0)["metadata"]["name"]
-    copied = await copy_logs(
-        plane.client,
-        ref,
-        LogOptions(**{"policy": Logs.ALL, **options}),
-        TaskLog(lines.extend, positions={f"{name}/main": positions} if positions else {}),
-    )
-    return lines, copied, name
+    plane.logs[name] = log
+    positions = {f"{name}/main": str(position)} if position else {}
+    return *await _copied(plane, ref, positions=positions, **options), name
 
 
 LOGS = {
@@ -70,7 +80,6 @@ LOGS = {
 
 
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
-@in_virtual_time
 async def test_log_arrives_whole_and_in_order(plane, log):
     lines, (copied,), name = await _copy(plane, log)
     expected = [f"[rank 0] {line}" for line in log.removesuffix("\n").split("\n")] if log else []
@@ -82,7 +91,6 @@ async def test_log_arrives_whole_and_in_order(plane, log):
     assert (copied.lines, copied.bytes, copied.problem) == (len(expected), len(log), "")
 
 
-@in_virtual_time
 async def test_log_above_the_limit_has_its_beginning_its_end_and_the_counts_between(plane):
     log = "".join(f"step {number:<94}\n" for number in range(10_000)) + TRACEBACK
     lines, (copied,), name = await _copy(plane, log, bytes_max=100_000)
@@ -97,29 +105,22 @@ async def test_log_above_the_limit_has_its_beginning_its_end_and_the_counts_betw
     assert copied.last_lines.endswith("ValueError: loss is NaN")
 
 
-@in_virtual_time
 async def test_ranks_without_a_pod_have_a_note_each_up_to_a_number(plane):
-    ref = plane.submit(workers=40)
-    await plane.until(lambda: plane.running_ranks() == 40)
+    ref = await plane.run_gang(workers=40)
     plane.logs |= {pod["metadata"]["name"]: "said\n" for pod in plane.pods()}
     plane.finish("train", 7, exit_code=1)
     await follow(plane.client, ref)
-    lines: list[str] = []
-    outcomes = await read_outcomes(plane.client, ref)
-    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), TaskLog(lines.extend), outcomes=outcomes)
+    lines, _ = await _copied(plane, ref, outcomes=await read_outcomes(plane.client, ref))
     assert "[rank 7] said" in lines
     assert sum("no log: pod" in line for line in lines) == 20
     assert lines[-1] == "[train] (the same holds for 19 more ranks)"
 
 
-@in_virtual_time
 async def test_ranks_share_the_limit_and_get_what_other_ranks_do_not_need(plane):
-    ref = plane.submit(workers=3)
-    await plane.until(lambda: plane.running_ranks() == 3)
+    ref = await plane.run_gang(workers=3)
     for rank, size in enumerate((10, 300_000, 300_000)):
         plane.logs[plane.pod("train", rank)["metadata"]["name"]] = "x" * 99 + "\n" + ("y" * 99 + "\n") * (size // 100)
-    lines: list[str] = []
-    await copy_logs(plane.client, ref, LogOptions(Logs.ALL, bytes_max=400_000), TaskLog(lines.extend))
+    lines, _ = await _copied(plane, ref, bytes_max=400_000)
     sizes = [sum(len(line) for line in lines if line.startswith(f"[rank {rank}]")) for rank in range(3)]
     assert sizes[0] < 300
     assert all(180_000 < size < 260_000 for size in sizes[1:])
@@ -133,7 +134,6 @@ LONG_LINES = {
 
 
 @pytest.mark.parametrize(("log", "pieces", "begin"), LONG_LINES.values(), ids=LONG_LINES)
-@in_virtual_time
 async def test_lines_of_any_length_and_any_bytes_arrive(plane, log, pieces, begin):
     lines, _, _ = await _copy(plane, log)
     long, end = lines[1:-3], lines[-3:-1]
@@ -146,7 +146,6 @@ async def test_lines_of_any_length_and_any_bytes_arrive(plane, log, pieces, begi
 # -- faults ------------------------------------------------------------------------------------------------
 
 
-@in_virtual_time
 async def test_broken_connection_neither_loses_nor_repeats_a_line(plane):
     log = LOGS["20,000 lines"]
     for chunks in (3, 9, 1):
@@ -155,24 +154,19 @@ async def test_broken_connection_neither_loses_nor_repeats_a_line(plane):
     assert [line.removeprefix("[rank 0] ") for line in lines[1:-1]] == log.splitlines()
 
 
-@in_virtual_time
 async def test_log_that_is_gone_is_reported_and_the_others_are_copied(plane):
-    ref = plane.submit(workers=2)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    ref = await plane.run_gang(workers=2)
     plane.logs[plane.pod("train", 1)["metadata"]["name"]] = "a\n"
-    lines: list[str] = []
-    gone, there = await copy_logs(plane.client, ref, LogOptions(Logs.ALL), TaskLog(lines.extend))
+    lines, (gone, there) = await _copied(plane, ref)
     assert "400" in gone.problem
     assert lines[1].startswith("[rank 0] (no log: GET ")
     assert (lines[3], there.problem) == ("[rank 1] a", "")
 
 
-@in_virtual_time
 async def test_pods_that_cannot_be_listed_are_reported(plane):
     plane.arm("status", method="GET", path="/pods", code=403)
-    lines: list[str] = []
-    assert await copy_logs(plane.client, plane.submit(), LogOptions(Logs.ALL), TaskLog(lines.extend)) == []
-    assert "403" in lines[0]
+    lines, copied = await _copied(plane, plane.submit())
+    assert (copied, "403" in lines[0]) == ([], True)
 
 
 # -- other containers, other runs ---------------------------------------------------------------------------
@@ -195,11 +189,9 @@ ENDED = {"terminated": {"exitCode": 0, "startedAt": "2026-01-01T00:00:00Z", "fin
         pytest.param(("all",), ["rank 0 fetch", "rank 0", "rank 0 proxy"], id="all"),
     ],
 )
-@in_virtual_time
 async def test_init_containers_and_sidecars_are_copied_on_request(plane, containers, labels):
     fetch, main, proxy = ({"name": name, "image": "i"} for name in ("fetch", "main", "proxy"))
-    ref = plane.submit(workers=1, pod={"initContainers": [fetch], "containers": [main, proxy]})
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1, pod={"initContainers": [fetch], "containers": [main, proxy]})
     base = {"image": "i", "imageID": "i", "ready": False, "restartCount": 0, "state": ENDED}
     name = _set_status(
         plane,
@@ -209,8 +201,7 @@ async def test_init_containers_and_sidecars_are_copied_on_request(plane, contain
         },
     )
     plane.logs |= {f"{name}/{container}": f"by {container}\n" for container in ("fetch", "main", "proxy")}
-    lines: list[str] = []
-    await copy_logs(plane.client, ref, LogOptions(Logs.ALL, containers), TaskLog(lines.extend))
+    lines, _ = await _copied(plane, ref, containers=containers)
     said = [line for line in lines if "] by " in line]
     assert [line.partition("]")[0].removeprefix("[") for line in said] == labels
 
@@ -223,11 +214,9 @@ FAILED = {"terminated": {"exitCode": 3, "startedAt": "2026-01-01T00:00:00Z", "fi
     [pytest.param((), [], id="not asked for"), pytest.param(("fetch",), ["[rank 0 fetch] no data"], id="asked for")],
 )
 @pytest.mark.parametrize("policy", [Logs.ALL, Logs.RANK0_AND_FAILED])
-@in_virtual_time
 async def test_log_of_an_init_container_that_failed_is_copied_on_request(plane, policy, containers, expected):
     fetch, main = ({"name": name, "image": "i"} for name in ("fetch", "main"))
-    ref = plane.submit(workers=1, pod={"initContainers": [fetch], "containers": [main]})
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1, pod={"initContainers": [fetch], "containers": [main]})
     base = {"image": "i", "imageID": "i", "ready": False, "restartCount": 0}
     waiting = {"waiting": {"reason": "PodInitializing"}}
     name = _set_status(
@@ -239,35 +228,28 @@ async def test_log_of_an_init_container_that_failed_is_copied_on_request(plane, 
         },
     )
     plane.logs |= {f"{name}/fetch": "no data\n"}
-    lines: list[str] = []
-    await copy_logs(plane.client, ref, LogOptions(policy, containers), TaskLog(lines.extend))
+    lines, _ = await _copied(plane, ref, policy, containers=containers)
     assert [line for line in lines if "(" not in line] == expected
     assert not [line for line in lines if "left out" in line or "no log" in line]
 
 
-@in_virtual_time
 async def test_log_before_a_restart_is_copied_too(plane):
-    ref = plane.submit(workers=1)
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1)
     main = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 2}
     name = _set_status(plane, {"containerStatuses": [{**main, "state": ENDED, "lastState": ENDED}]})
     plane.logs |= {name: "second\n", f"{name}/previous": "first\n"}
-    lines: list[str] = []
-    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), TaskLog(lines.extend))
+    lines, _ = await _copied(plane, ref)
     assert lines[1] == "[rank 0] (left out here: the kubelet keeps no log of the first 1 run)"
     assert [line for line in lines if "(" not in line] == ["[rank 0] first", "[rank 0] second"]
 
 
-@in_virtual_time
 async def test_message_of_a_kubelet_that_has_removed_a_log_is_not_copied_as_the_log(plane):
-    ref = plane.submit(workers=1)
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1)
     main = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 1}
     name = _set_status(plane, {"containerStatuses": [{**main, "state": ENDED, "lastState": ENDED}]})
     removed = "unable to retrieve container logs for containerd://5edc26805ffc0ca9"
     plane.logs |= {name: "second\n", f"{name}/previous": removed}
-    lines: list[str] = []
-    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), TaskLog(lines.extend))
+    lines, _ = await _copied(plane, ref)
     assert lines[1].startswith("[rank 0] (no log: ")
     assert lines[1].endswith(f"the kubelet has removed the log: {removed})")
     assert [line for line in lines if "(" not in line] == ["[rank 0] second"]
@@ -282,27 +264,20 @@ REMOVED = "the kubelet removes the containers of a pod that it evicts, with thei
     "state",
     [pytest.param({"waiting": {"reason": "ContainerCreating"}}, id="first status"), pytest.param(LOST, id="last")],
 )
-@in_virtual_time
 async def test_log_that_was_removed_with_an_evicted_pod_is_missing_with_the_reason(plane, state):
-    ref = plane.submit(workers=1)
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1)
     main = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 1}
     name = _set_status(plane, {**EVICTED, "containerStatuses": [{**main, "state": state, "lastState": LOST}]})
-    lines: list[str] = []
-    (copied,) = await copy_logs(plane.client, ref, LogOptions(Logs.ALL), TaskLog(lines.extend))
+    lines, (copied,) = await _copied(plane, ref)
     assert lines[0] == f"[rank 0] (log of pod {name}, container main)"
     assert lines[1].startswith(f"[rank 0] (no log: {REMOVED}")
     assert (len(lines), copied.problem.startswith(REMOVED)) == (2, True)
 
 
-@in_virtual_time
 async def test_rest_of_a_streamed_log_that_was_removed_with_an_evicted_pod_is_missing_with_the_reason(plane):
-    ref = plane.submit(workers=1)
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1)
     name = _set_status(plane, EVICTED)
-    position = {f"{name}/main": str(LogPosition(1))}
-    lines: list[str] = []
-    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), TaskLog(lines.extend, positions=position))
+    lines, _ = await _copied(plane, ref, positions={f"{name}/main": str(LogPosition(1))})
     assert lines[1].startswith(f"[rank 0] (left out here: what was not streamed could not be read: {REMOVED}")
 
 
@@ -313,10 +288,8 @@ SECOND_LINE = LogPosition(int(START.timestamp()) * 10**9 + 1000)
 # -- after a stream ----------------------------------------------------------------------------------------
 
 
-@in_virtual_time
 async def test_log_continues_where_it_was_streamed_to(plane):
-    position = SECOND_LINE
-    lines, (copied,), name = await _copy(plane, "a\nb\nc\n", positions=str(position))
+    lines, (copied,), name = await _copy(plane, "a\nb\nc\n", position=SECOND_LINE)
     assert lines == [
         f"[rank 0] (log of pod {name}, container main, after what was streamed)",
         "[rank 0] c",
@@ -325,23 +298,16 @@ async def test_log_continues_where_it_was_streamed_to(plane):
     assert copied.last_lines == "a\nb\nc"
 
 
-@in_virtual_time
 async def test_streamed_log_of_a_pod_that_succeeded_is_not_read_for_its_last_lines(plane):
-    ref = plane.submit(workers=1)
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1)
     name = _set_status(plane, {"phase": "Succeeded"})
     plane.logs |= {name: "a\nb\nc\n"}
-    position = SECOND_LINE
-    (copied,) = await copy_logs(
-        plane.client, ref, LogOptions(Logs.ALL), TaskLog(lambda _: None, positions={f"{name}/main": str(position)})
-    )
+    _, (copied,) = await _copied(plane, ref, positions={f"{name}/main": str(SECOND_LINE)})
     assert copied.last_lines == "c"
 
 
-@in_virtual_time
 async def test_log_that_differs_from_the_streamed_one_is_copied_with_a_note(plane):
-    position = LogPosition(1)
-    lines, _, _ = await _copy(plane, "a\nb\n", positions=str(position))
+    lines, _, _ = await _copy(plane, "a\nb\n", position=LogPosition(1))
     assert "may appear a second time" in lines[1]
     assert lines[2:4] == ["[rank 0] a", "[rank 0] b"]
 
@@ -438,15 +404,13 @@ def test_streamed_ranks_are_a_choice(given: Any, ranks: tuple[int, ...]) -> None
 # -- The logs of the ranks that a policy selects, as far as they can be read -----------------------------------------
 
 
-async def _failed_gang(plane: VirtualControlPlane, *, first: int = 2):
-    ref = plane.submit(workers=4)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 4)
+async def _failed_gang(plane: VirtualControlPlane) -> Follower:
+    following = await Follower.of_running_gang(plane, workers=4)
     for one in plane.pods():
         plane.logs[one["metadata"]["name"]] = f"step 1\nstep 2 of {one['metadata']['name'][:7]}\n"
     await asyncio.sleep(5)
-    plane.finish("train", first, exit_code=1)
-    return ref, following
+    plane.finish("train", 2, exit_code=1)
+    return following
 
 
 POLICIES = {
@@ -457,10 +421,11 @@ POLICIES = {
 
 
 @pytest.mark.parametrize(("policy", "read"), POLICIES.values(), ids=POLICIES)
-@in_virtual_time
 async def test_policy_selects_the_ranks_whose_logs_are_read(plane, policy, read):
-    ref, following = await _failed_gang(plane)
-    found = await read_logs(plane.client, ref, policy, outcomes=await read_outcomes(plane.client, ref))
+    following = await _failed_gang(plane)
+    found = await read_logs(
+        plane.client, following.ref, policy, outcomes=await read_outcomes(plane.client, following.ref)
+    )
     assert [log.rank for log in found] == read
     assert all(log.text.startswith("step 1\nstep 2") for log in found)
     await following.kill()
@@ -482,12 +447,11 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("written", "end", "is_cut"), ENDS.values(), ids=ENDS)
-@in_virtual_time
 async def test_end_of_a_log_arrives_and_says_what_is_missing(plane, written, end, is_cut):
-    ref, following = await _failed_gang(plane)
+    following = await _failed_gang(plane)
     name = plane.pod("train", 0)["metadata"]["name"]
     plane.logs[name] = written
-    (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED)
+    (zero, _) = await read_logs(plane.client, following.ref, Logs.RANK0_AND_FAILED)
     assert zero.text.endswith(end)
     assert (f"kubectl logs -n default {name} -c main" in zero.left_out) == is_cut
     assert len(zero.text) <= LIMIT_BYTES + len("...")
@@ -495,17 +459,15 @@ async def test_end_of_a_log_arrives_and_says_what_is_missing(plane, written, end
     await following.kill()
 
 
-@in_virtual_time
 async def test_log_that_is_gone_is_reported_as_gone(plane):
-    ref, following = await _failed_gang(plane)
+    following = await _failed_gang(plane)
     plane.logs.clear()
-    found = await read_logs(plane.client, ref, Logs.ALL)
+    found = await read_logs(plane.client, following.ref, Logs.ALL)
     assert [log.rank for log in found] == [0, 1, 2, 3]
     assert all("404" in log.problem or "400" in log.problem or "500" in log.problem for log in found)
     await following.kill()
 
 
-@in_virtual_time
 async def test_pods_that_cannot_be_listed_are_reported_in_an_error(plane):
     plane.arm("status", method="GET", path="/pods", code=403)
     (only,) = await read_logs(plane.client, plane.submit(), Logs.ALL)

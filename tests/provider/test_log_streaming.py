@@ -8,20 +8,19 @@ import json
 import logging
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, HOLD_S
-from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.spec import LogOptions, Logs
 from airflow_provider_gangjobs.gang.state.phase import Status
-from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STOPPED
 from airflow_provider_gangjobs.service import GangService
@@ -38,13 +37,18 @@ from airflow_provider_gangjobs.tracking.logs.limits import (
     StreamSlots,
 )
 from airflow_provider_gangjobs.tracking.logs.rank_stream import PARTS_PER_TURN
-from gangjobs_sandbox.resources import PODS
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles
-from tests.provider.virtual_time import elapsed, in_virtual_time
+from tests.provider.virtual_time import cancel, elapsed, in_virtual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.provider.virtual_control_plane import VirtualControlPlane
+
+pytestmark = in_virtual_time
 
 
 class Lines(logging.Handler):
@@ -103,11 +107,27 @@ def wait(plane: VirtualControlPlane, ref: GangRef, lines: Lines, **args: Any) ->
 
 
 async def running(plane: VirtualControlPlane, **options: Any) -> tuple[GangRef, str]:
-    ref = plane.submit(workers=2, **options)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    ref = await plane.run_gang(workers=2, **options)
     pod = plane.pod("train", 0)["metadata"]["name"]
     plane.logs |= {one["metadata"]["name"]: "" for one in plane.pods()}
     return ref, pod
+
+
+class Streaming(NamedTuple):
+    """A running gang of two ranks, the pod of rank 0, and a trigger that streams its log."""
+
+    ref: GangRef
+    pod: str
+    lines: Lines
+    waiting: asyncio.Task[GangEvent]
+
+
+async def streaming(
+    plane: VirtualControlPlane, *, spec: Mapping[str, Any] = MappingProxyType({}), **args: Any
+) -> Streaming:
+    ref, pod = await running(plane, **spec)
+    lines = Lines()
+    return Streaming(ref, pod, lines, wait(plane, ref, lines, **args))
 
 
 async def copied_after(plane: VirtualControlPlane, event: GangEvent, policy: Logs = Logs.RANK0_AND_FAILED) -> list[str]:
@@ -127,11 +147,8 @@ async def copied_after(plane: VirtualControlPlane, event: GangEvent, policy: Log
 # -- while the gang runs -----------------------------------------------------------------------------------
 
 
-@in_virtual_time
 async def test_lines_appear_while_the_gang_runs_and_the_end_continues_after_them(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane)
     for number in range(20):
         plane.write(pod, f"step {number}\n")
         await asyncio.sleep(1)
@@ -144,17 +161,12 @@ async def test_lines_appear_while_the_gang_runs_and_the_end_continues_after_them
     assert "after what was streamed" in rest[0]
 
 
-@in_virtual_time
 async def test_lines_of_the_new_pod_appear_after_a_queue_has_preempted_the_gang(plane):
-    ref, first = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, first, lines, waiting = await streaming(plane)
     plane.write(first, "step 0\n")
     await plane.until(lambda: "step 0" in lines.of_rank)
 
-    for is_suspended in (True, False):  # as Kueue does
-        await patch_uid(plane.client, JOBS, ref.name, ref.namespace, ref.uid, {"spec": {"suspend": is_suspended}})
-        await plane.until(lambda ranks=0 if is_suspended else 2: plane.running_ranks() == ranks)
+    await plane.suspend_and_resume()
     second = plane.pod("train", 0)["metadata"]["name"]
     assert second != first
     plane.write(second, "step 1\n")
@@ -166,11 +178,8 @@ async def test_lines_of_the_new_pod_appear_after_a_queue_has_preempted_the_gang(
     assert lines.of_rank + said(rest) == ["step 0", "step 1", "the end"]
 
 
-@in_virtual_time
 async def test_log_that_was_streamed_to_its_end_is_not_read_again(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane)
     plane.write(pod, "step\nlast words")
     plane.finish("train", 0)
     await asyncio.sleep(10)
@@ -183,11 +192,8 @@ async def test_log_that_was_streamed_to_its_end_is_not_read_again(plane):
     assert [line[:8] for line in await copied_after(plane, event, Logs.ALL)] == ["[rank 1]"] * 2
 
 
-@in_virtual_time
 async def test_end_of_a_log_that_exceeds_the_limit_of_its_stream_is_copied(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines, stream_bytes_max=1000)
+    _, pod, lines, waiting = await streaming(plane, stream_bytes_max=1000)
     plane.write(pod, "begins\n" + "y" * 5000)
     plane.finish("train", 0)
     await asyncio.sleep(60)
@@ -199,11 +205,8 @@ async def test_end_of_a_log_that_exceeds_the_limit_of_its_stream_is_copied(plane
 
 
 @pytest.mark.parametrize("args", [{"stream_ranks": ()}, {"stream_ranks": [1]}], ids=["none", "another rank"])
-@in_virtual_time
 async def test_only_the_wanted_ranks_are_streamed(plane, args):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines, **args)
+    _, pod, lines, waiting = await streaming(plane, **args)
     plane.write(pod, "step\n")
     await asyncio.sleep(60)
     plane.finish_all()
@@ -212,7 +215,6 @@ async def test_only_the_wanted_ranks_are_streamed(plane, args):
     assert said(await copied_after(plane, event)) == ["step"]
 
 
-@in_virtual_time
 async def test_ranks_of_a_gang_with_roles_are_those_of_the_gang(plane):
     """Each role counts its indexes from 0: rank 2 of the gang is worker 1, and the leader is rank 0."""
     ref = await submit_roles(plane)
@@ -229,7 +231,6 @@ async def test_ranks_of_a_gang_with_roles_are_those_of_the_gang(plane):
     assert [line.partition("I am ")[2] for line in said_by] == [leader, worker]
 
 
-@in_virtual_time
 async def test_gang_that_waits_for_its_ranks_opens_no_log(plane):
     ref = plane.submit(workers=100)
     lines = Lines()
@@ -237,8 +238,7 @@ async def test_gang_that_waits_for_its_ranks_opens_no_log(plane):
     await asyncio.sleep(600)
     assert plane.client.statistics().requests.get("log", 0) == 0
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("logs of")]
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await cancel(waiting)
 
 
 FAULTS = {
@@ -250,13 +250,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-@in_virtual_time
 async def test_stream_that_breaks_neither_loses_nor_repeats_a_line(plane, faults):
-    ref, pod = await running(plane)
-    lines = Lines()
     for fault in faults:
         plane.arm(method="GET", path="/log", query="follow", **fault)
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane)
     expected = []
     for number in range(60):
         expected += [f"step {number}"] * (number % 3 + 1)  # equal lines
@@ -268,16 +265,12 @@ async def test_stream_that_breaks_neither_loses_nor_repeats_a_line(plane, faults
     assert lines.of_rank + said(await copied_after(plane, event)) == expected
 
 
-@in_virtual_time
 async def test_long_line_that_was_cut_continues_after_the_break(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
     plane.arm("drop-after", method="GET", path="/log", query="follow", chunks=2)
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane)
     plane.write(pod, f"first\n{'x' * 200_000}\nlast\n")
     await asyncio.sleep(60)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await cancel(waiting)
     written = [line for line in lines.all if line.startswith("[rank 0") and "] (" not in line]
     assert [line.partition("] ")[0] for line in written[1:-1]] == ["[rank 0", *["[rank 0, continued"] * 3]
     assert "".join(line.partition("] ")[2] for line in written[1:-1]) == "x" * 200_000
@@ -288,12 +281,9 @@ async def test_long_line_that_was_cut_continues_after_the_break(plane):
 
 
 @pytest.mark.parametrize("args", [{}, {"stream_ranks": (), "kept_logs": "rank0+failed"}], ids=["streamed", "selected"])
-@in_virtual_time
 async def test_log_of_rank_0_is_whole_if_another_rank_fails(plane, args):
     """The Job controller deletes the other pods of a gang, and their logs with them, when a rank fails."""
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines, **args)
+    _, pod, lines, waiting = await streaming(plane, **args)
     await asyncio.sleep(5)
     plane.write(pod, "".join(f"line {number}\n" for number in range(20_000)))
     plane.finish("train", 1, exit_code=1)
@@ -305,7 +295,6 @@ async def test_log_of_rank_0_is_whole_if_another_rank_fails(plane, args):
 
 
 @pytest.mark.parametrize(("bytes_max", "kept"), [(2**20, "rank0+failed"), (1000, "none")], ids=["fast", "at its limit"])
-@in_virtual_time
 async def test_stream_reads_the_rest_of_a_deleted_pod_at_once(plane, bytes_max, kept):
     """The kubelet removes the log with the containers, so the rest is read while the pod still ends."""
     ref, pod = await running(plane)
@@ -325,11 +314,8 @@ async def test_stream_reads_the_rest_of_a_deleted_pod_at_once(plane, bytes_max, 
     assert (await copied_after(plane, event))[0].startswith("[rank 1]")
 
 
-@in_virtual_time
 async def test_last_line_of_a_deleted_pod_is_written_once_if_it_has_no_line_end(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane)
     plane.write(pod, "step\nlast words")
     await asyncio.sleep(5)
     plane.finish("train", 1, exit_code=1)
@@ -338,10 +324,8 @@ async def test_last_line_of_a_deleted_pod_is_written_once_if_it_has_no_line_end(
     assert event.whole_logs == (f"{pod}/main",)
 
 
-@in_virtual_time
 async def test_logs_of_all_deleted_ranks_are_read_if_the_task_wants_all(plane):
-    ref = plane.submit(workers=4)
-    await plane.until(lambda: plane.running_ranks() == 4)
+    ref = await plane.run_gang(workers=4)
     for rank in range(4):
         plane.logs[plane.pod("train", rank)["metadata"]["name"]] = f"I am rank {rank}\n"
     lines = Lines()
@@ -353,29 +337,19 @@ async def test_logs_of_all_deleted_ranks_are_read_if_the_task_wants_all(plane):
     assert said_lines == [f"[rank {rank}] I am rank {rank}" for rank in range(4)]
 
 
-@in_virtual_time
 async def test_log_of_rank_0_is_read_also_if_the_pods_of_many_other_ranks_are_deleted_first(plane):
-    ref = plane.submit(workers=RANKS_MAX + 2)
-    await plane.until(lambda: plane.running_ranks() == RANKS_MAX + 2)
+    ref = await plane.run_gang(workers=RANKS_MAX + 2)
     plane.logs |= {pod["metadata"]["name"]: "step\n" for pod in plane.pods()}
-    lines: list[str] = []
-    wanted = WantedLogs(ranks=[], bytes_max=0, kept=Logs.ALL)
-    made = GangStreams(stored_positions(plane, ref), wanted, output=ListOutput(lines), mask=str)
     plane.finish("train", 1, exit_code=1)
     await plane.until(lambda: sum("deletionTimestamp" in pod["metadata"] for pod in plane.pods()) > RANKS_MAX)
-    made.observe([view(PodView, one) for one in reversed(plane.pods(ref.name))])
-    streaming = asyncio.create_task(made.run())
-    await made.finish(FINISH_S)
-    streaming.cancel()
+    wanted = WantedLogs(ranks=[], bytes_max=0, kept=Logs.ALL)
+    lines = await lines_within(FINISH_S, plane, ref, wanted=wanted, pods=plane.pods()[::-1])
     assert said(lines) == ["step"]
 
 
 @pytest.mark.parametrize("streams", [[0], []], ids=["streamed", "selected"])
-@in_virtual_time
 async def test_log_that_cannot_be_read_before_its_pod_is_gone_has_a_note(plane, streams):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines, stream_ranks=streams, kept_logs="rank0+failed")
+    _, pod, _, waiting = await streaming(plane, stream_ranks=streams, kept_logs="rank0+failed")
     plane.write(pod, "step\n")
     await asyncio.sleep(5)
     plane.arm("half-open", method="GET", path="/log", chunks=0, times=None)
@@ -392,12 +366,9 @@ async def test_log_that_cannot_be_read_before_its_pod_is_gone_has_a_note(plane, 
     assert note == f"[rank 0] ({what}: pod {pod} was deleted, and its log with it)"
 
 
-@in_virtual_time
 async def test_pod_whose_log_is_not_answered_is_recorded_at_once_and_released_soon(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
     plane.arm("half-open", method="GET", path="/log", chunks=0, times=None)
-    waiting = wait(plane, ref, lines)
+    _, pod, _, waiting = await streaming(plane)
     await asyncio.sleep(5)
     plane.finish("train", 1, exit_code=1)
     uid = plane.pod("train", 0)["metadata"]["uid"]
@@ -409,22 +380,25 @@ async def test_pod_whose_log_is_not_answered_is_recorded_at_once_and_released_so
     await waiting
 
 
+async def lines_within(seconds: float, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> list[str]:
+    """Return the lines that streams write if they have to finish within so many seconds."""
+    lines: list[str] = []
+    made = streams(plane, ref, lines, "c", **options)
+    running = asyncio.create_task(made.run())
+    await made.finish(seconds)
+    running.cancel()
+    return lines
+
+
 async def lines_after_the_deletion(
     plane: VirtualControlPlane, ref: GangRef, output: type[ListOutput], within_s: float
 ) -> list[str]:
     """Return the lines that this output takes in so many seconds, if a failure has deleted the pod of rank 0 before."""
     plane.finish("train", 1, exit_code=1)
     await asyncio.sleep(plane.stop_s + 5)
-    lines: list[str] = []
-    made = GangStreams(stored_positions(plane, ref), RANK_0, output=output(lines), mask=str)
-    made.observe([view(PodView, one) for one in plane.pods(ref.name)])
-    streaming = asyncio.create_task(made.run())
-    await made.finish(within_s)
-    streaming.cancel()
-    return lines
+    return await lines_within(within_s, plane, ref, output=output)
 
 
-@in_virtual_time
 async def test_lines_of_a_deleted_pod_are_written_also_if_airflow_takes_them_slowly(plane):
     ref, pod = await running(plane)
     plane.write(pod, "".join(f"line {number}\n" for number in range(20_000)))
@@ -432,11 +406,10 @@ async def test_lines_of_a_deleted_pod_are_written_also_if_airflow_takes_them_slo
     assert said(lines) == [f"line {number}" for number in range(20_000)]
 
 
-@in_virtual_time
 async def test_log_that_exceeds_the_memory_has_its_end_and_the_counts_of_what_is_left_out(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines, stream_ranks=(), kept_logs="all", kept_bytes_max=2**17, stream_bytes_max=0)
+    _, pod, lines, waiting = await streaming(
+        plane, stream_ranks=(), kept_logs="all", kept_bytes_max=2**17, stream_bytes_max=0
+    )
     plane.write(pod, "".join(f"line {number:<94}\n" for number in range(20_000)))
     await asyncio.sleep(5)
     plane.finish("train", 1, exit_code=1)
@@ -455,7 +428,6 @@ class StuckOutput(ListOutput):
         await asyncio.sleep(7)
 
 
-@in_virtual_time
 async def test_long_lines_that_are_written_too_late_have_their_end_and_the_counts_of_what_is_left_out(plane):
     ref, pod = await running(plane)
     plane.write(pod, "".join(f"{number} {'x' * 40_000}\n" for number in range(4)))
@@ -466,7 +438,6 @@ async def test_long_lines_that_are_written_too_late_have_their_end_and_the_count
     assert said(lines)[-1].startswith("3 ")
 
 
-@in_virtual_time
 async def test_log_that_was_read_to_its_end_is_not_read_again_when_its_pod_is_deleted(plane):
     ref, pod = await running(plane)
     lines = Lines()
@@ -486,7 +457,6 @@ async def test_log_that_was_read_to_its_end_is_not_read_again_when_its_pod_is_de
     assert event.whole_logs == (f"{pod}/main",)
 
 
-@in_virtual_time
 async def test_deletion_that_is_seen_twice_at_once_ends_the_wait_for_a_slot(plane):
     ref, pod = await running(plane)
     loop_local(StreamLimits).slots = StreamSlots(0)
@@ -514,7 +484,6 @@ class FailingLines(Lines):
         super().emit(record)
 
 
-@in_virtual_time
 async def test_streams_that_have_failed_do_not_end_the_wait_when_a_rank_has_a_new_pod(plane):
     ref, pod = await running(plane)
     lines = FailingLines()
@@ -522,9 +491,7 @@ async def test_streams_that_have_failed_do_not_end_the_wait_when_a_rank_has_a_ne
     plane.write(pod, "step\n")
     await asyncio.sleep(5)
     assert any("are not streamed any more" in line for line in lines.all)
-    for is_suspended in (True, False):  # as Kueue does
-        await patch_uid(plane.client, JOBS, ref.name, ref.namespace, ref.uid, {"spec": {"suspend": is_suspended}})
-        await plane.until(lambda ranks=0 if is_suspended else 2: plane.running_ranks() == ranks)
+    await plane.suspend_and_resume()
     plane.finish_all()
     assert (await waiting).status is Status.SUCCEEDED
 
@@ -538,10 +505,20 @@ def stored_positions(plane: VirtualControlPlane, ref: GangRef, log: str = "try",
     return PositionStore(plane.client, ref, stored, log, process)
 
 
-def streams(plane: VirtualControlPlane, ref: GangRef, lines: list[str], process: str, log: str = "try") -> GangStreams:
-    """Return the streams of a process that sees the gang as it is now."""
-    made = GangStreams(stored_positions(plane, ref, log, process), RANK_0, output=ListOutput(lines), mask=str)
-    made.observe([view(PodView, pod) for pod in plane.pods(ref.name)])
+def streams(
+    plane: VirtualControlPlane,
+    ref: GangRef,
+    lines: list[str],
+    process: str,
+    log: str = "try",
+    *,
+    wanted: WantedLogs = RANK_0,
+    output: type[ListOutput] = ListOutput,
+    pods: list[Any] | None = None,
+) -> GangStreams:
+    """Return the streams of a process that sees these pods of the gang, by default the pods as they are now."""
+    made = GangStreams(stored_positions(plane, ref, log, process), wanted, output=output(lines), mask=str)
+    made.observe([view(PodView, pod) for pod in pods or plane.pods(ref.name)])
     return made
 
 
@@ -551,26 +528,22 @@ async def stream_for(stream: GangStreams, plane: VirtualControlPlane, pod: str, 
         plane.write(pod, f"step {number}\n")
         await asyncio.sleep(1)
     await asyncio.sleep(2)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await cancel(task)
     if save:
         await stream.save()
 
 
-@in_virtual_time
 async def test_rank_whose_container_is_not_reported_does_not_end_the_streams_of_other_ranks(plane):
     ref, pod = await running(plane)
     unreported = copy.deepcopy(plane.pod(ref.name, 1))
     unreported["status"] |= {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": []}
     lines: list[str] = []
-    wanted = RANK_0._replace(ranks=(0, 1))
-    made = GangStreams(stored_positions(plane, ref), wanted, output=ListOutput(lines), mask=str)
-    made.observe([view(PodView, unreported), view(PodView, plane.pod(ref.name, 0))])
+    pods = [unreported, plane.pod(ref.name, 0)]
+    made = streams(plane, ref, lines, "c", wanted=RANK_0._replace(ranks=(0, 1)), pods=pods)
     await stream_for(made, plane, pod, range(3), save=False)
     assert said(lines) == [f"step {number}" for number in range(3)]
 
 
-@in_virtual_time
 async def test_next_triggerer_continues_exactly_where_one_has_stopped(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
@@ -580,7 +553,6 @@ async def test_next_triggerer_continues_exactly_where_one_has_stopped(plane):
     assert not any("may appear" in line for line in lines)
 
 
-@in_virtual_time
 async def test_next_triggerer_of_a_killed_one_loses_no_line_and_notes_a_short_repetition(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
@@ -595,7 +567,6 @@ async def test_next_triggerer_of_a_killed_one_loses_no_line_and_notes_a_short_re
     assert "of about 5 seconds, may appear a second time" in lines[before]
 
 
-@in_virtual_time
 async def test_repetition_is_noted_also_if_the_earlier_triggerer_was_killed_at_once(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
@@ -608,7 +579,6 @@ async def test_repetition_is_noted_also_if_the_earlier_triggerer_was_killed_at_o
     assert sum("may appear a second time" in line for line in lines) == 1
 
 
-@in_virtual_time
 async def test_gangs_that_began_together_save_their_positions_at_different_times(plane):
     loop_local(StreamLimits).gangs = 200
     refs = [plane.submit(f"gang-{number}", workers=1) for number in range(20)]
@@ -623,9 +593,7 @@ async def test_gangs_that_began_together_save_their_positions_at_different_times
             saved_at.setdefault(change.obj["metadata"]["name"], change.at)
     assert len(saved_at) == len(refs)
     assert max(Counter(int(at) for at in saved_at.values()).values()) <= 6
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel(*tasks)
 
 
 @pytest.mark.parametrize(("gangs", "seconds"), [(1, 5), (10, 5), (60, 30), (200, 60)])
@@ -642,7 +610,6 @@ def test_positions_are_saved_less_often_if_many_gangs_are_streamed(gangs: int, s
         pytest.param("b", "next try", id="another try has another log"),
     ],
 )
-@in_virtual_time
 async def test_log_of_the_task_that_has_no_lines_gets_all_lines(plane, process, log):
     ref, pod = await running(plane)
     lines: list[str] = []
@@ -652,35 +619,24 @@ async def test_log_of_the_task_that_has_no_lines_gets_all_lines(plane, process, 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"log": "try"}', '{"log": "try", "process": "x", "positions": 3}'])
-@in_virtual_time
 async def test_unreadable_annotation_means_the_beginning(plane, text):
     ref, _ = await running(plane)
-    await plane.client.patch(*_annotate(ref, text))
+    annotations = {ANNOTATION_PROGRESS: text}
+    plane.registry.patch(JOBS, ref.name, ref.namespace, {"metadata": {"annotations": annotations}}, PatchKind.MERGE)
     assert stored_positions(plane, ref).positions == {}
 
 
-def _annotate(ref: GangRef, text: str) -> tuple[Any, ...]:
-    from airflow_provider_gangjobs.kube.resources import JOBS
-
-    return JOBS, ref.name, ref.namespace, {"metadata": {"annotations": {ANNOTATION_PROGRESS: text}}}
-
-
-@in_virtual_time
 async def test_cancelled_trigger_saves_the_position_of_its_stream(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    ref, pod, _, waiting = await streaming(plane)
     plane.write(pod, "step\n")
     await asyncio.sleep(5)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await cancel(waiting)
     store = stored_positions(plane, ref, "try-1/0")
     assert list(store.positions) == [f"{pod}/main"]
     assert store.repeated_s == 0
 
 
 @pytest.mark.parametrize(("runs_s", "saves"), [(1, 0), (30, 100)], ids=["killed at once", "killed later"])
-@in_virtual_time
 async def test_lines_that_a_killed_triggerer_may_have_streamed_have_a_note_if_the_gang_ends_meanwhile(
     plane, runs_s, saves
 ):
@@ -703,7 +659,6 @@ async def test_lines_that_a_killed_triggerer_may_have_streamed_have_a_note_if_th
     assert note.startswith(f"[{pod}/main] (" if saves else "[train] (")
 
 
-@in_virtual_time
 async def test_gang_that_ends_while_its_triggerer_restarts_has_each_line_once(plane):
     ref, pod = await running(plane)
     lines: list[str] = []
@@ -723,11 +678,8 @@ async def test_gang_that_ends_while_its_triggerer_restarts_has_each_line_once(pl
 # -- limits ------------------------------------------------------------------------------------------------
 
 
-@in_virtual_time
 async def test_flood_is_written_at_the_rate_limit_and_delays_no_event(plane):
-    ref, pod = await running(plane)
-    lines = Lines()
-    waiting = wait(plane, ref, lines)
+    _, pod, lines, waiting = await streaming(plane)
     plane.write(pod, "x\n" * 20_000)
     await asyncio.sleep(60)
     assert BURST < len(lines.of_rank) < BURST + 70 * RATE
@@ -739,7 +691,6 @@ async def test_flood_is_written_at_the_rate_limit_and_delays_no_event(plane):
     assert len(lines.of_rank) + len(said(await copied_after(plane, event))) == 20_000
 
 
-@in_virtual_time
 async def test_requests_for_streams_that_the_server_does_not_answer_delay_no_deadline(plane):
     """A client has 100 connections for requests, and the followers of all gangs share them with the streams."""
     ref, _ = await running(plane)
@@ -754,12 +705,9 @@ async def test_requests_for_streams_that_the_server_does_not_answer_delay_no_dea
         await asyncio.sleep(1)
         waiting = wait(plane, ref, Lines(), time_limits={"run_timeout": 30})
         await plane.until(lambda: ANNOTATION_STOPPED in plane.job()["metadata"].get("annotations", {}), within_s=31)
-        for task in (*stuck, waiting):
-            task.cancel()
-        await asyncio.gather(*stuck, waiting, return_exceptions=True)
+        await cancel(*stuck, waiting)
 
 
-@in_virtual_time
 async def test_streams_open_one_after_the_other(plane):
     slots = StreamSlots(size=64, slice_s=10, opens_per_s=20)
     opened: list[float] = []
@@ -774,12 +722,9 @@ async def test_streams_open_one_after_the_other(plane):
     await asyncio.sleep(60)
     assert len(opened) > 350
     assert min(later - earlier for earlier, later in pairwise(opened)) == pytest.approx(1 / 20)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel(*tasks)
 
 
-@in_virtual_time
 async def test_streams_take_turns_when_there_are_more_than_slots(plane):
     slots = StreamSlots(size=2, slice_s=10)
     held: dict[int, int] = {}
@@ -794,6 +739,4 @@ async def test_streams_take_turns_when_there_are_more_than_slots(plane):
     await asyncio.sleep(301)
     assert sorted(held) == list(range(6))
     assert max(held.values()) - min(held.values()) <= 1
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel(*tasks)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.provider.task_runner import TaskMaker
 
+pytestmark = in_virtual_time
+
 
 # -- A task that deletes gangs, and ends when their pods have ended --------------------------------------------------
 
@@ -49,7 +51,11 @@ def hook(connection: str) -> GangJobHook:
 
 def delete(hook: GangJobHook, *, run: str = "r", try_number: int = 1, **parameters: Any) -> list[dict[str, str]]:
     operator = GangJobDeleteOperator(task_id="delete", kubernetes_conn_id=hook.kubernetes_conn_id, **parameters)
-    ti = SimpleNamespace(dag_id="d", run_id=run, task_id="delete", map_index=-1, try_number=try_number)
+    return execute(operator, run, try_number)
+
+
+def execute(operator: GangJobDeleteOperator, run: str = "r", try_number: int = 1) -> list[dict[str, str]]:
+    ti: Any = SimpleNamespace(dag_id="d", run_id=run, task_id="delete", map_index=-1, try_number=try_number)
     return operator.execute({"ti": ti})
 
 
@@ -62,8 +68,7 @@ def test_gang_is_deleted_with_its_pods_by(by: str, hook: GangJobHook, embedded: 
     run = uuid4().hex
     key = TaskKey("d", run, "train", -1, installation_id())
     ref = (hook.submit(SLEEP, submission_id=run) if by == "submission" else hook.submit(SLEEP, key=key, claim="c")).ref
-    selector = f"gangjobs.airflow/gang={ref.name}"
-    wait_for("pods", lambda: embedded.call(lambda it: it.registry.list(PODS, label_selector=selector)))
+    wait_for("pods", lambda: pods_of(embedded, ref))
     selection: dict[str, Any] = {
         "name": {"gangs": ref.name, "namespace": ref.namespace},
         "reference": {"gangs": [reference(ref)]},
@@ -73,8 +78,7 @@ def test_gang_is_deleted_with_its_pods_by(by: str, hook: GangJobHook, embedded: 
 
     deleted = delete(hook, run=run, **selection)
 
-    pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
-    running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+    running = [pod for pod in pods_of(embedded, ref) if pod["status"].get("phase") == "Running"]
     assert (deleted, hook.call(lambda service: service.is_live(ref)), running) == ([reference(ref)], False, [])
 
 
@@ -110,12 +114,12 @@ def test_later_gang_of_the_same_name_is_not_deleted(hook: GangJobHook) -> None:
 
 def test_pods_that_do_not_end_fail_the_task(hook: GangJobHook, embedded: Any) -> None:
     ref = hook.submit(STUBBORN, submission_id=uuid4().hex).ref
-    running = f"gangjobs.airflow/gang={ref.name}"
-    wait_for("the pod", lambda: phases(embedded, running) == ["Running"])
+    wait_for("the pod", lambda: [pod["status"].get("phase") for pod in pods_of(embedded, ref)] == ["Running"])
 
     with pytest.raises(SubmissionFailed, match=r"The deletion of .* 1 pod still runs after 0.5 s"):
         delete(hook, gangs=reference(ref), pods_gone_within=0.5)
-    for name in names(embedded, running):
+    for pod in pods_of(embedded, ref):
+        name = pod["metadata"]["name"]
         embedded.call(lambda it, name=name: it.registry.delete(PODS, name, "default", grace_period_s=0))
 
 
@@ -149,10 +153,8 @@ def test_task_whose_gang_is_deleted_says_who_deleted_it_and_is_not_retried(
 def test_template_that_rendered_to_no_gang_is_not_retried(connection: str) -> None:
     operator = GangJobDeleteOperator(task_id="delete", gangs="{{ name }}", kubernetes_conn_id=connection)
     operator.gangs = "None"
-    ti: Any = SimpleNamespace(dag_id="d", run_id="r", task_id="delete", map_index=-1, try_number=1)
-
     with pytest.raises(AirflowFailException, match="the text of None"):
-        operator.execute({"ti": ti})
+        execute(operator)
 
 
 @pytest.mark.parametrize("name", ["external_task_id", "external_dag_id", "external_run_id"])
@@ -164,10 +166,8 @@ def test_id_that_a_template_has_made_of_another_value_is_not_retried(
         task_id="delete", external_task_id="a", ignore_missing=True, kubernetes_conn_id=connection
     )
     setattr(operator, name, rendered)
-    ti: Any = SimpleNamespace(dag_id="d", run_id="r", task_id="delete", map_index=-1, try_number=1)
-
     with pytest.raises(AirflowFailException, match=f"{name}: .*{problem}"):
-        operator.execute({"ti": ti})
+        execute(operator)
 
 
 def test_end_of_the_pods_is_awaited_without_a_limit(hook: GangJobHook) -> None:
@@ -176,15 +176,11 @@ def test_end_of_the_pods_is_awaited_without_a_limit(hook: GangJobHook) -> None:
     assert delete(hook, gangs=reference(ref), pods_gone_within=None) == [reference(ref)]
 
 
-def phases(embedded: Any, selector: str) -> list[str]:
-    pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
-    return [pod.get("status", {}).get("phase") for pod in pods]
-
-
-def names(embedded: Any, selector: str) -> list[str]:
-    return [
-        pod["metadata"]["name"] for pod in embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
-    ]
+def pods_of(embedded: Any, ref: GangRef) -> list[Any]:
+    found: list[Any] = embedded.call(
+        lambda it: it.registry.list(PODS, label_selector=f"gangjobs.airflow/gang={ref.name}")
+    )
+    return found
 
 
 @pytest.mark.parametrize(
@@ -234,36 +230,34 @@ ENDS: dict[str, tuple[Callable[[GangService, Submission], Awaitable[object]], se
 
 @pytest.mark.parametrize("ran", [True, False], ids=["running", "just submitted"])
 @pytest.mark.parametrize(("end", "statuses", "reason"), ENDS.values(), ids=ENDS)
-@in_virtual_time
-async def test_follower_of_a_gang_that_somebody_ends_returns(end: Any, statuses: set[Status], reason: str, ran: bool):
-    async with VirtualControlPlane.running() as plane:
-        gangs = GangService(plane.client)
-        gang = await gangs.submit(GangSpec(image="i", command=["train"], workers=3), key=KEY, claim="ti-1")
-        following = Follower(plane, gang.ref)
-        if ran:
-            await plane.until(lambda: plane.running_ranks(gang.ref.name) == 3)
+async def test_follower_of_a_gang_that_somebody_ends_returns(
+    plane: VirtualControlPlane, end: Any, statuses: set[Status], reason: str, ran: bool
+):
+    gangs = GangService(plane.client)
+    gang = await gangs.submit(GangSpec(image="i", command=["train"], workers=3), key=KEY, claim="ti-1")
+    following = Follower(plane, gang.ref)
+    if ran:
+        await plane.until(lambda: plane.running_ranks(gang.ref.name) == 3)
 
-        await end(gangs, gang)
-        event = await following.event(within_s=WITHIN_S)
+    await end(gangs, gang)
+    event = await following.event(within_s=WITHIN_S)
 
-        assert event.status in statuses
-        assert event.status is not Status.FAILED or event.reason == "Stopped"
-        assert reason in event.message
-        await plane.until(lambda: not plane.held(gang.ref.name), within_s=WITHIN_S)
+    assert event.status in statuses
+    assert event.status is not Status.FAILED or event.reason == "Stopped"
+    assert reason in event.message
+    await plane.until(lambda: not plane.held(gang.ref.name), within_s=WITHIN_S)
 
 
-@in_virtual_time
-async def test_submission_is_deleted_although_a_deleted_job_of_its_name_has_left_held_pods():
-    async with VirtualControlPlane.running() as plane:
-        gangs, spec = GangService(plane.client), GangSpec(image="i", command=["train"], workers=2)
-        first = await gangs.submit(spec, submission_id="nightly")
-        await plane.until(lambda: plane.running_ranks(first.ref.name) == 2)
-        plane.delete_job(first.ref.name)
-        await asyncio.sleep(60)  # its pods end
-        second = await gangs.submit(spec, id_request("nightly"))
-        assert second.ref.name == first.ref.name
+async def test_submission_is_deleted_although_a_deleted_job_of_its_name_has_left_held_pods(plane):
+    gangs, spec = GangService(plane.client), GangSpec(image="i", command=["train"], workers=2)
+    first = await gangs.submit(spec, submission_id="nightly")
+    await plane.until(lambda: plane.running_ranks(first.ref.name) == 2)
+    plane.delete_job(first.ref.name)
+    await asyncio.sleep(60)  # its pods end
+    second = await gangs.submit(spec, id_request("nightly"))
+    assert second.ref.name == first.ref.name
 
-        await gangs.delete_submission("nightly", job=True)
+    await gangs.delete_submission("nightly", job=True)
 
-        assert plane.job(second.ref.name) is None
-        assert {pod["metadata"]["labels"][LABEL_UID] for pod in plane.held(first.ref.name)} == {first.ref.uid}
+    assert plane.job(second.ref.name) is None
+    assert {pod["metadata"]["labels"][LABEL_UID] for pod in plane.held(first.ref.name)} == {first.ref.uid}

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submission import Submission
     from tests.provider.task_runner import Task, TaskMaker
 
+pytestmark = in_virtual_time
+
 
 # -- Pods of two attempts of one task never run at the same time: the next attempt waits for those of the first ------
 
@@ -104,107 +106,95 @@ ENDS: dict[str, tuple[Callable[[Attempts, Submission], Awaitable[None]], dict[st
 
 
 @pytest.mark.parametrize(("end", "options"), ENDS.values(), ids=ENDS)
-@in_virtual_time
-async def test_next_attempt_starts_when_the_pods_have_ended(end, options):
-    async with VirtualControlPlane.running() as plane:
-        attempts = Attempts(plane)
-        first = await attempts.run("ti-1", **options)
+async def test_next_attempt_starts_when_the_pods_have_ended(plane, end, options):
+    attempts = Attempts(plane)
+    first = await attempts.run("ti-1", **options)
 
-        await end(attempts, first)
-        second = await attempts.run("ti-2", **options)
+    await end(attempts, first)
+    second = await attempts.run("ti-2", **options)
 
-        assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
-        if end not in (stop, hand_over_and_stop):  # these pods wait for the follower that records their outcomes
-            await plane.until(lambda: all(pod["status"]["phase"] == "Running" for pod in plane.registry.list(PODS)))
+    assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
+    if end not in (stop, hand_over_and_stop):  # these pods wait for the follower that records their outcomes
+        await plane.until(lambda: all(pod["status"]["phase"] == "Running" for pod in plane.registry.list(PODS)))
 
 
 @pytest.mark.parametrize(("end", "options"), ENDS.values(), ids=ENDS)
-@in_virtual_time
-async def test_pods_that_do_not_end_are_reported(end, options):
-    async with VirtualControlPlane.running() as plane:
-        attempts = Attempts(plane)
-        first = await attempts.run("ti-1", **options)
-        plane.dead_nodes.add("node-0")
-        await end(attempts, first)
+async def test_pods_that_do_not_end_are_reported(plane, end, options):
+    attempts = Attempts(plane)
+    first = await attempts.run("ti-1", **options)
+    plane.dead_nodes.add("node-0")
+    await end(attempts, first)
 
-        with pytest.raises(PreviousAttemptRunning, match=r"2 pods of gang .* have not ended\. .*node-0") as raised:
-            await attempts.submit("ti-2", **options, wait_for_previous_s=20)
+    with pytest.raises(PreviousAttemptRunning, match=r"2 pods of gang .* have not ended\. .*node-0") as raised:
+        await attempts.submit("ti-2", **options, wait_for_previous_s=20)
 
-        assert (raised.value.ref, raised.value.retryable) == (str(first.ref), True)
-        assert [job["metadata"]["uid"] for job in plane.registry.list(JOBS, NAMESPACE)] in ([first.ref.uid], [])
+    assert (raised.value.ref, raised.value.retryable) == (str(first.ref), True)
+    assert [job["metadata"]["uid"] for job in plane.registry.list(JOBS, NAMESPACE)] in ([first.ref.uid], [])
 
 
-@in_virtual_time
-async def test_first_attempt_does_not_look_for_pods():
-    async with VirtualControlPlane.running() as plane:
-        request = task_request(KEY, "ti-1", previous=PreviousGangs(is_retry=False))
-        submission = await GangService(plane.client).submit(SPEC, request)
+async def test_first_attempt_does_not_look_for_pods(plane):
+    request = task_request(KEY, "ti-1", previous=PreviousGangs(is_retry=False))
+    submission = await GangService(plane.client).submit(SPEC, request)
 
-        lists = plane.client.statistics().requests["list"]
-        assert (submission.attempt, lists) == (0, 1)
+    lists = plane.client.statistics().requests["list"]
+    assert (submission.attempt, lists) == (0, 1)
 
 
-@in_virtual_time
-async def test_attempt_that_another_submitter_creates_meanwhile_is_adopted():
-    async with VirtualControlPlane.running() as plane:
-        attempts = Attempts(plane)
-        await killed_on_a_dead_node(attempts)
-        waiting = [asyncio.create_task(attempts.submit("ti-2")) for _ in range(2)]
-        await asyncio.sleep(30)
-        plane.dead_nodes.clear()
-        plane.node("node-1")
+async def test_attempt_that_another_submitter_creates_meanwhile_is_adopted(plane):
+    attempts = Attempts(plane)
+    await killed_on_a_dead_node(attempts)
+    waiting = [asyncio.create_task(attempts.submit("ti-2")) for _ in range(2)]
+    await asyncio.sleep(30)
+    plane.dead_nodes.clear()
+    plane.node("node-1")
 
-        one, other = await asyncio.gather(*waiting)
+    one, other = await asyncio.gather(*waiting)
 
-        assert (one.ref, one.attempt) == (other.ref, 1)
+    assert (one.ref, one.attempt) == (other.ref, 1)
 
 
-@in_virtual_time
-async def test_pods_of_a_gang_that_another_submitter_starts_meanwhile_stay_held():
+async def test_pods_of_a_gang_that_another_submitter_starts_meanwhile_stay_held(plane):
     """The first submitter was stopped after it had listed the Jobs, so the list does not have the gang."""
-    async with VirtualControlPlane.running() as plane:
-        attempts = Attempts(plane)
-        late = InterleavingClient(plane.client, "list pods", lambda: attempts.run("ti-2"))
+    attempts = Attempts(plane)
+    late = InterleavingClient(plane.client, "list pods", lambda: attempts.run("ti-2"))
 
-        submission = await GangService(late).submit(SPEC, key=KEY, claim="ti-1")  # type: ignore[arg-type]
+    submission = await GangService(late).submit(SPEC, key=KEY, claim="ti-1")  # type: ignore[arg-type]
 
-        assert (late.happened, submission.adopted) == (1, True)
-        held = [FINALIZER_HARVEST in pod["metadata"]["finalizers"] for pod in plane.registry.list(PODS)]
-        assert held == [True, True]
-
-
-@in_virtual_time
-async def test_gang_of_an_id_waits_for_the_pods_of_the_job_that_was_deleted_by_hand():
-    async with VirtualControlPlane.running() as plane:
-        gangs = GangService(plane.client)
-        first = await gangs.submit(SPEC, submission_id="nightly")
-        await plane.until(lambda: plane.running_ranks(first.ref.name) == 2)
-
-        plane.delete_job(first.ref.name, propagation="Background")
-        second = await gangs.submit(SPEC, submission_id="nightly")
-        await plane.until(lambda: plane.running_ranks(second.ref.name) == 2)
-
-        assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
+    assert (late.happened, submission.adopted) == (1, True)
+    held = [FINALIZER_HARVEST in pod["metadata"]["finalizers"] for pod in plane.registry.list(PODS)]
+    assert held == [True, True]
 
 
-@in_virtual_time
-async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gang_of_an_id_waits_for_the_pods_of_the_job_that_was_deleted_by_hand(plane):
+    gangs = GangService(plane.client)
+    first = await gangs.submit(SPEC, submission_id="nightly")
+    await plane.until(lambda: plane.running_ranks(first.ref.name) == 2)
+
+    plane.delete_job(first.ref.name, propagation="Background")
+    second = await gangs.submit(SPEC, submission_id="nightly")
+    await plane.until(lambda: plane.running_ranks(second.ref.name) == 2)
+
+    assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
+
+
+async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(
+    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limit_s = 90.0
-    async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
-        first = await killed_on_a_dead_node(Attempts(plane))
+    monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
+    first = await killed_on_a_dead_node(Attempts(plane))
 
-        def revive() -> None:
-            plane.dead_nodes.clear()
-            plane.node("node-1")  # each change lets the nodes look at their pods
+    def revive() -> None:
+        plane.dead_nodes.clear()
+        plane.node("node-1")  # each change lets the nodes look at their pods
 
-        asyncio.get_running_loop().call_later(limit_s - 2 * STOP_S, revive)
-        gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
-        args = TriggerArgs(kubernetes_conn_id="previous", time_limits={"assemble_timeout": limit_s}, **gang)
+    asyncio.get_running_loop().call_later(limit_s - 2 * STOP_S, revive)
+    gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
+    args = TriggerArgs(kubernetes_conn_id="previous", time_limits={"assemble_timeout": limit_s}, **gang)
 
-        event = await wait_for_previous_pods(args, logging.getLogger(__name__))
+    event = await wait_for_previous_pods(args, logging.getLogger(__name__))
 
-        assert (event["status"], event["pods"]) == ("succeeded", 0)
+    assert (event["status"], event["pods"]) == ("succeeded", 0)
 
 
 @pytest.mark.parametrize(
@@ -215,23 +205,21 @@ async def test_pods_that_end_shortly_before_the_limit_do_not_fail_the_task(monke
     ],
     ids=["execution", "assembly"],
 )
-@in_virtual_time
 async def test_wait_in_the_triggerer_ends_at_a_limit_by_the_clock_of_the_api_server(
-    monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], reason: str, after_s: int
+    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], reason: str, after_s: int
 ) -> None:
     """The local clock is months ahead here, so that by the local clock the deadline has passed."""
-    async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
-        first = await killed_on_a_dead_node(Attempts(plane))
-        began = elapsed()
-        limits = limits | {"deadline": plane.clock.now().timestamp() + limits["deadline"]}
-        gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
-        args = TriggerArgs(kubernetes_conn_id="previous", **gang, **limits)
+    monkeypatch.setenv("AIRFLOW_CONN_PREVIOUS", connection_json(plane.config.kube_config))
+    first = await killed_on_a_dead_node(Attempts(plane))
+    began = elapsed()
+    limits = limits | {"deadline": plane.clock.now().timestamp() + limits["deadline"]}
+    gang = {"namespace": first.ref.namespace, "name": first.ref.name, "uid": first.ref.uid}
+    args = TriggerArgs(kubernetes_conn_id="previous", **gang, **limits)
 
-        event = await wait_for_previous_pods(args, logging.getLogger(__name__))
+    event = await wait_for_previous_pods(args, logging.getLogger(__name__))
 
-        assert (event["status"], event["reason"], event["pods"]) == ("timeout", reason, 2)
-        assert after_s <= elapsed() - began <= after_s + 2
+    assert (event["status"], event["reason"], event["pods"]) == ("timeout", reason, 2)
+    assert after_s <= elapsed() - began <= after_s + 2
 
 
 # -- A task waits, without a worker if it can, until the pods of its earlier attempt have ended ----------------------
@@ -287,12 +275,11 @@ def test_wait_ends_with_the_time_limit(killed: Task) -> None:
 
 def test_worker_waits_after_a_trigger_that_could_not_count_the_pods(killed: Task) -> None:
     killed.parameters["assemble_timeout"] = 1
-    context = killed.next_try()
-    left = killed.defer(context)
+    left = killed.defer()
     event = {"v": 1, "status": "error", "reason": "ClusterRefused", "gang": str(left.trigger.args.ref), "pods": None}
 
     with pytest.raises(DeadlineExceeded, match="2 of its pods had not ended"):
-        killed.operator().execute_after_previous(context, event)
+        killed.operator().execute_after_previous(killed.context, event)
 
 
 @pytest.fixture

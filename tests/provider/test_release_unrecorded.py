@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.ending.release import QUIET_S, drain_pods, release, release_everywhere
 from airflow_provider_gangjobs.kube import resources as cluster_resources
 from airflow_provider_gangjobs.kube.views import PodView
@@ -17,13 +16,15 @@ from gangjobs_sandbox.resources import JOBS, NAMESPACES, PODS
 from tests.annotations import claimed
 from tests.ends import begin_kill, delete_gang, discard, kill
 from tests.guarantees.history import is_held
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+
+pytestmark = in_virtual_time
 
 
 # -- Release removes the finalizer from every pod of the provider in its scope, and from no other pod ----------------
@@ -66,7 +67,6 @@ SCOPES = {
 
 
 @pytest.mark.parametrize(("scope", "left"), SCOPES.values(), ids=SCOPES)
-@in_virtual_time
 async def test_release_frees_its_scope_only(idle_plane, scope, left):
     await _filled(idle_plane)
     total = await release_everywhere(idle_plane.client, **scope)
@@ -74,7 +74,6 @@ async def test_release_frees_its_scope_only(idle_plane, scope, left):
     assert (total.released, total.failed) == (4 - len(left), 0)
 
 
-@in_virtual_time
 async def test_release_of_the_cluster_leaves_foreign_finalizers_and_can_be_repeated(idle_plane):
     await _filled(idle_plane)
     await release_everywhere(idle_plane.client)
@@ -85,7 +84,6 @@ async def test_release_of_the_cluster_leaves_foreign_finalizers_and_can_be_repea
     assert set(idle_plane.client.statistics().requests) == {"list", "patch"}
 
 
-@in_virtual_time
 async def test_release_reads_page_by_page(idle_plane):
     for number in range(501):
         _pod(idle_plane, f"pod-{number}")
@@ -94,7 +92,6 @@ async def test_release_reads_page_by_page(idle_plane):
     assert idle_plane.client.statistics().requests["list"] == 2
 
 
-@in_virtual_time
 async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other(idle_plane):
     await _filled(idle_plane)
     idle_plane.arm("status", method="PATCH", path="/pods/ours", code=403, message="a webhook says no")
@@ -104,7 +101,6 @@ async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other(idle_plane):
     assert "a webhook says no" in total.failures[0]
 
 
-@in_virtual_time
 async def test_gang_without_namespace_is_refused(idle_plane):
     with pytest.raises(ValueError, match="a namespace is needed"):
         await release_everywhere(idle_plane.client, gang="train")
@@ -122,23 +118,18 @@ STORMS = {
 }
 
 
-@in_virtual_time
-async def test_pods_that_are_gone_or_replaced_count_as_released() -> None:
-    async with (
-        VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane,
-        Client(plane.config, clock=loop_clock()) as client,
-    ):
-        for number in range(200):
-            _pod(plane, f"pod-{number}")
-        pods = await _views(plane)
-        for name in ("pod-7", "pod-150"):
-            plane.registry.patch(PODS, name, "default", {"metadata": {"finalizers": None}}, PatchKind.MERGE)
-            plane.registry.delete(PODS, name, "default")
-        _pod(plane, "pod-150")
-        errors = {}
-        await release(client, pods, lambda pod, error: errors.update({pod.metadata.name: error}))
-        assert errors == dict.fromkeys((f"pod-{number}" for number in range(200)), None)
-        assert _held(plane) == ["pod-150"]
+async def test_pods_that_are_gone_or_replaced_count_as_released(idle_plane):
+    for number in range(200):
+        _pod(idle_plane, f"pod-{number}")
+    pods = await _views(idle_plane)
+    for name in ("pod-7", "pod-150"):
+        idle_plane.registry.patch(PODS, name, "default", {"metadata": {"finalizers": None}}, PatchKind.MERGE)
+        idle_plane.registry.delete(PODS, name, "default")
+    _pod(idle_plane, "pod-150")
+    errors = {}
+    await release(idle_plane.client, pods, lambda pod, error: errors.update({pod.metadata.name: error}))
+    assert errors == dict.fromkeys((f"pod-{number}" for number in range(200)), None)
+    assert _held(idle_plane) == ["pod-150"]
 
 
 @pytest.mark.parametrize(
@@ -148,22 +139,17 @@ async def test_pods_that_are_gone_or_replaced_count_as_released() -> None:
         for name, fault in STORMS.items()
     ],
 )
-@in_virtual_time
-async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
-    async with (
-        VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane,
-        Client(plane.config, clock=loop_clock()) as client,
-    ):
-        for number in range(300):
-            _pod(plane, f"pod-{number}")
-        plane.arm(method="PATCH", skip=100, times=3, **fault)
-        plane.arm(method="PATCH", skip=60, times=3, **fault)
-        first = await release_everywhere(client, namespace="default")
-        again = await release_everywhere(client, namespace="default")
-        assert _held(plane) == []
-        assert first.released + first.failed == 300
-        assert again.failed == 0
-        assert len(plane.faults.history) == 6
+async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(idle_plane, fault):
+    for number in range(300):
+        _pod(idle_plane, f"pod-{number}")
+    idle_plane.arm(method="PATCH", skip=100, times=3, **fault)
+    idle_plane.arm(method="PATCH", skip=60, times=3, **fault)
+    first = await release_everywhere(idle_plane.client, namespace="default")
+    again = await release_everywhere(idle_plane.client, namespace="default")
+    assert _held(idle_plane) == []
+    assert first.released + first.failed == 300
+    assert again.failed == 0
+    assert len(idle_plane.faults.history) == 6
 
 
 # -- The pods of a deleted gang are released, also if the Job controller creates pods meanwhile or a process
@@ -179,6 +165,12 @@ def claimed_gang(plane: VirtualControlPlane, workers: int, **spec: object) -> Ga
     return ref
 
 
+async def running_gang(plane: VirtualControlPlane) -> GangRef:
+    ref = claimed_gang(plane, 4)
+    await plane.until(lambda: plane.running_ranks() == 4)
+    return ref
+
+
 ENDINGS: dict[str, Callable[[GangService, GangRef], Awaitable[object]]] = {
     "a kill": lambda gangs, ref: kill(gangs.client, ref, CLAIM),
     "a deletion by hand": lambda gangs, ref: gangs.delete(ref),
@@ -190,7 +182,6 @@ ENDINGS: dict[str, Callable[[GangService, GangRef], Awaitable[object]]] = {
     ("ending", "created"),
     [("a kill", 0), pytest.param("a kill", 1, marks=pytest.mark.slow), ("a deletion by hand", 40), ("a discard", 40)],
 )
-@in_virtual_time
 async def test_end_while_pods_are_created_leaves_no_pod(ending, created):
     async with VirtualControlPlane.running(nodes=5, cpu="64") as plane:
         ref = claimed_gang(plane, 300)
@@ -201,78 +192,61 @@ async def test_end_while_pods_are_created_leaves_no_pod(ending, created):
         await plane.until(lambda: not plane.pods() and plane.job() is None, within_s=60)
 
 
-@in_virtual_time
-async def test_end_of_running_gang_does_not_wait_for_its_pods():
-    async with VirtualControlPlane.running() as plane:
-        ref = claimed_gang(plane, 4)
-        await plane.until(lambda: plane.running_ranks() == 4)
-        before = plane.clock.now()
+async def test_end_of_running_gang_does_not_wait_for_its_pods(plane):
+    ref = await running_gang(plane)
+    before = plane.clock.now()
 
-        await kill(plane.client, ref, CLAIM)
+    await kill(plane.client, ref, CLAIM)
 
-        assert (plane.held(), (plane.clock.now() - before).total_seconds() < QUIET_S) == ([], True)
+    assert (plane.held(), (plane.clock.now() - before).total_seconds() < QUIET_S) == ([], True)
 
 
-@in_virtual_time
-async def test_job_stays_until_its_pods_are_released():
+async def test_job_stays_until_its_pods_are_released(plane):
     """The process that deletes the Job dies before it has released a pod."""
-    async with VirtualControlPlane.running() as plane:
-        ref = claimed_gang(plane, 4)
-        await plane.until(lambda: plane.running_ranks() == 4)
-        await begin_kill(plane.client, ref, CLAIM)
-        await plane.until(lambda: plane.running_ranks() == 0)
-        job = plane.job()
-        assert (job is not None and "deletionTimestamp" in job["metadata"], len(plane.held())) == (True, 4)
+    ref = await running_gang(plane)
+    await begin_kill(plane.client, ref, CLAIM)
+    await plane.until(lambda: plane.running_ranks() == 0)
+    job = plane.job()
+    assert (job is not None and "deletionTimestamp" in job["metadata"], len(plane.held())) == (True, 4)
 
-        await kill(plane.client, ref, CLAIM)
+    await kill(plane.client, ref, CLAIM)
 
-        await plane.until(lambda: plane.job() is None and not plane.pods(), within_s=60)
+    await plane.until(lambda: plane.job() is None and not plane.pods(), within_s=60)
 
 
-@in_virtual_time
-async def test_release_that_fails_is_repeated():
-    async with VirtualControlPlane.running() as plane:
-        ref = claimed_gang(plane, 4)
-        await plane.until(lambda: plane.running_ranks() == 4)
-        plane.arm("status", code=500, method="PATCH", times=60)
+async def test_release_that_fails_is_repeated(plane):
+    ref = await running_gang(plane)
+    plane.arm("status", code=500, method="PATCH", times=60)
 
-        await kill(plane.client, ref, CLAIM)
+    await kill(plane.client, ref, CLAIM)
 
-        await plane.until(lambda: not plane.pods(), within_s=60)
+    await plane.until(lambda: not plane.pods(), within_s=60)
 
 
-@in_virtual_time
-async def test_drain_that_does_not_succeed_is_reported(caplog):
-    async with VirtualControlPlane.running() as plane:
-        ref = claimed_gang(plane, 4)
-        await plane.until(lambda: plane.running_ranks() == 4)
-        deletion = await delete_gang(plane.client, ref)
-        plane.arm("status", code=403, method="PATCH", times=None)
+async def test_drain_that_does_not_succeed_is_reported(plane, caplog):
+    ref = await running_gang(plane)
+    deletion = await delete_gang(plane.client, ref)
+    plane.arm("status", code=403, method="PATCH", times=None)
 
-        assert not await drain_pods(plane.client, ref, deletion.deleted)
+    assert not await drain_pods(plane.client, ref, deletion.deleted)
 
-        assert "gangjobs.airflow/harvest" in caplog.text
+    assert "gangjobs.airflow/harvest" in caplog.text
 
 
-@in_virtual_time
-async def test_gang_that_never_ran_is_deleted_at_once():
-    async with VirtualControlPlane.running() as plane:
-        ref = claimed_gang(plane, 4, suspend=True)
-        before = plane.clock.now()
+async def test_gang_that_never_ran_is_deleted_at_once(plane):
+    ref = claimed_gang(plane, 4, suspend=True)
+    before = plane.clock.now()
 
-        await kill(plane.client, ref, CLAIM)
+    await kill(plane.client, ref, CLAIM)
 
-        assert (plane.job(), (plane.clock.now() - before).total_seconds() < 1) == (None, True)
+    assert (plane.job(), (plane.clock.now() - before).total_seconds() < 1) == (None, True)
 
 
-@in_virtual_time
-async def test_pods_of_a_job_that_is_gone_are_released_by_a_kill():
+async def test_pods_of_a_job_that_is_gone_are_released_by_a_kill(plane):
     """A user deletes the Job in the background, and ends the task before its trigger sees the deletion."""
-    async with VirtualControlPlane.running() as plane:
-        ref = claimed_gang(plane, 4)
-        await plane.until(lambda: plane.running_ranks() == 4)
-        plane.delete_job(propagation="Background")
+    ref = await running_gang(plane)
+    plane.delete_job(propagation="Background")
 
-        await kill(plane.client, ref, CLAIM)
+    await kill(plane.client, ref, CLAIM)
 
-        await plane.until(lambda: not plane.pods(), within_s=60)
+    await plane.until(lambda: not plane.pods(), within_s=60)

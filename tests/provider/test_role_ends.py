@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
+pytestmark = in_virtual_time
+
 PROD = replace(KEY, installation="prod")
 POLICIES = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
 LATER = timedelta(seconds=30)
@@ -72,7 +74,6 @@ async def sweep(plane: VirtualControlPlane) -> list[str]:
     return [str(each.decision.action) for each in swept]
 
 
-@in_virtual_time
 async def test_sweep_ends_all_roles_of_a_gang_whose_task_has_ended(plane):
     ref = await running(plane, key=PROD, policies=POLICIES)
     end(plane, ref, "leader")
@@ -92,7 +93,6 @@ async def test_sweep_ends_all_roles_of_a_gang_whose_task_has_ended(plane):
     await gone(plane, ref)
 
 
-@in_virtual_time
 async def test_sweep_leaves_a_gang_whose_leader_has_ended(plane):
     ref = await running(plane, key=PROD, policies=POLICIES)
     end(plane, ref, "leader")
@@ -100,7 +100,6 @@ async def test_sweep_leaves_a_gang_whose_leader_has_ended(plane):
     assert plane.running_ranks(ref.name) == 3
 
 
-@in_virtual_time
 async def test_sweep_records_the_outcomes_of_a_gang_whose_roles_have_ended(plane):
     ref = await running(plane, key=PROD, policies=POLICIES)
     end_all(plane, ref)
@@ -109,7 +108,6 @@ async def test_sweep_records_the_outcomes_of_a_gang_whose_roles_have_ended(plane
 
 
 @pytest.mark.parametrize("created", [0, pytest.param(1, marks=pytest.mark.slow), 40])
-@in_virtual_time
 async def test_kill_while_pods_are_created_leaves_no_pod(created):
     roles = {**LEADER_AND_WORKERS.roles, "worker": {"image": "w", "workers": 200}}
     async with VirtualControlPlane.running(nodes=5) as plane:
@@ -151,7 +149,6 @@ async def requests_of_kill(plane: VirtualControlPlane, ref: GangRef) -> list[str
     return process.requests
 
 
-@in_virtual_time
 async def test_kill_deletes_the_job_of_a_live_role_before_an_ended_record(plane):
     ref = await leader_ended(plane)
     requests = await requests_of_kill(plane, ref)
@@ -160,7 +157,6 @@ async def test_kill_deletes_the_job_of_a_live_role_before_an_ended_record(plane)
 
 
 @pytest.mark.parametrize("at", range(4))
-@in_virtual_time
 async def test_gang_that_succeeds_before_a_role_is_deleted_is_kept(plane, at):
     ref = await leader_ended(plane)
     process = InterferingClient(plane.client, at, lambda: workers_succeed(plane, ref))
@@ -170,7 +166,6 @@ async def test_gang_that_succeeds_before_a_role_is_deleted_is_kept(plane, at):
 
 
 @pytest.mark.parametrize("at", range(3))
-@in_virtual_time
 async def test_gang_that_another_try_adopts_before_a_role_is_deleted_is_kept(plane, at):
     ref = await leader_ended(plane)
     process = InterferingClient(plane.client, at, lambda: submit_roles(plane, claim="ti-2"))
@@ -179,7 +174,6 @@ async def test_gang_that_another_try_adopts_before_a_role_is_deleted_is_kept(pla
     assert (await Follower(plane, ref).event()).status is Status.SUCCEEDED
 
 
-@in_virtual_time
 async def test_try_that_starts_while_the_roles_are_deleted_submits_another_gang(plane):
     ref = await leader_ended(plane)
     found: list[GangRef] = []
@@ -193,7 +187,6 @@ async def test_try_that_starts_while_the_roles_are_deleted_submits_another_gang(
     assert found[0] != ref
 
 
-@in_virtual_time
 async def test_kill_that_crashes_is_completed_by_the_next_one():
     async with VirtualControlPlane.running() as plane:
         crashes = crash_points((await requests_of_kill(plane, await leader_ended(plane)))[:5])
@@ -220,7 +213,6 @@ ENDINGS = {
 @pytest.mark.parametrize(
     "ending", [pytest.param(name, marks=() if name == "kill" else pytest.mark.slow) for name in ENDINGS]
 )
-@in_virtual_time
 async def test_next_try_runs_alone_wherever_the_process_died_that_ended_a_gang(ending):
     async with VirtualControlPlane.running() as plane:
         ref = await running(plane)
@@ -246,7 +238,6 @@ async def test_next_try_runs_alone_wherever_the_process_died_that_ended_a_gang(e
     check_each_kind_was_reached(processes, counted.requests)
 
 
-@in_virtual_time
 async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
     first = await running(plane)
     end(plane, first, "worker", exit_code=1)
@@ -265,7 +256,6 @@ async def test_snapshot_shows_all_roles_and_earlier_attempts(plane):
     assert [one.ref for one in earlier] == [first]
 
 
-@in_virtual_time
 async def test_earlier_attempt_is_read_once_and_says_why_it_failed(plane):
     from airflow_provider_gangjobs.plugins.caches import SnapshotCache
 
@@ -279,7 +269,6 @@ async def test_earlier_attempt_is_read_once_and_says_why_it_failed(plane):
     await cache._read_ends(None, earlier)  # needs no client
 
 
-@in_virtual_time
 async def test_logs_name_the_role_and_the_rank_in_it(plane):
     ref = await running(plane)
     for pod in plane.pods(ref.name):
@@ -302,7 +291,6 @@ async def fail_a_worker(plane: VirtualControlPlane, process: CrashingClient) -> 
     return ref
 
 
-@in_virtual_time
 async def test_any_other_follower_continues_wherever_the_first_one_died():
     async with VirtualControlPlane.running() as plane:
         counted = CrashingClient(plane.client)
@@ -328,7 +316,6 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
-@in_virtual_time
 async def test_sensor_finds_one_gang_and_its_end(plane, select):
     ref = await running(plane)
     gangs, selection = GangService(plane.client), select(ref)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef
 
+pytestmark = in_virtual_time
+
 
 # -- Deadlines: the gang is stopped in time, returns its capacity, keeps its outcomes, and the reason is
 #    reported --------------------------------------------------------------------------------------------------------
@@ -45,7 +47,6 @@ def failed_reason(plane: VirtualControlPlane) -> str | None:
     return next((one["reason"] for one in job["status"].get("conditions", ()) if one["type"] == "Failed"), None)
 
 
-@in_virtual_time
 async def test_gang_that_does_not_fit_times_out_with_the_reason():
     async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
         ref = plane.submit(workers=8)
@@ -81,7 +82,6 @@ def refuse(plane: VirtualControlPlane, *messages: str) -> None:
     ],
     ids=["named by a pod before", "named by an Event", "never named"],
 )
-@in_virtual_time
 async def test_gang_whose_scheduler_has_overwritten_the_cause_times_out_as_unschedulable(
     first, event_message, evidence
 ):
@@ -120,7 +120,6 @@ def remove_gates(plane: VirtualControlPlane) -> None:
     ],
     ids=["removed soon", "removed late", "never removed in time"],
 )
-@in_virtual_time
 async def test_scheduling_gates_of_a_gang_are_reported_if_they_stay_and_hide_no_cause(gated_s, reported):
     async with VirtualControlPlane.running(cpu="1") as plane:
         ref = plane.submit(workers=2, gang=False, pod={"schedulingGates": [{"name": GATE}]})
@@ -137,7 +136,6 @@ async def test_scheduling_gates_of_a_gang_are_reported_if_they_stay_and_hide_no_
     assert ("manager of Kueue" in event.remedy) is is_gated
 
 
-@in_virtual_time
 async def test_stopped_gang_gives_its_capacity_back():
     async with VirtualControlPlane.running(cpu="4") as plane:
         first = Follower(plane, plane.submit("first", workers=4), deadlines=Deadlines(run_s=60))
@@ -151,7 +149,6 @@ async def test_stopped_gang_gives_its_capacity_back():
         await second.kill()
 
 
-@in_virtual_time
 async def test_queued_gang_times_out_from_its_creation(plane):
     ref = plane.submit(workers=2, suspend=True)
     plane.registry.patch(
@@ -168,7 +165,6 @@ async def test_queued_gang_times_out_from_its_creation(plane):
     [(Deadlines(queue_s=60), 90), (Deadlines(run_s=60), 0)],
     ids=["queued", "running"],
 )
-@in_virtual_time
 async def test_stopped_gang_never_runs_again_although_its_queue_lets_it(plane, deadlines, admitted_after_s):
     """Kueue resumes a Job in its queue, and an admitted Job as soon as the Job is suspended."""
     ref = plane.submit(workers=2, suspend=True)
@@ -219,7 +215,6 @@ def refuse_pods(plane: VirtualControlPlane, cause: str) -> None:
     plane.registry.record_event(plane.job(), "Warning", "FailedCreate", cause, "job-controller")
 
 
-@in_virtual_time
 async def test_refused_pods_are_reported_when_the_deadline_has_passed():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = submit_started(plane)
@@ -231,7 +226,6 @@ async def test_refused_pods_are_reported_when_the_deadline_has_passed():
         assert any("exceeded quota" in report.reason.text for report in following.reports)
 
 
-@in_virtual_time
 async def test_later_cause_of_refused_pods_is_reported():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = submit_started(plane)
@@ -245,16 +239,13 @@ async def test_later_cause_of_refused_pods_is_reported():
 
 
 @pytest.mark.parametrize("deadlines", [Deadlines(), Deadlines(queue_s=1, assemble_s=30, run_s=500)], ids=str)
-@in_virtual_time
 async def test_gang_within_its_deadlines_is_left_alone(plane, deadlines):
-    following = Follower(plane, plane.submit(workers=2), deadlines=deadlines)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2, deadlines=deadlines)
     await asyncio.sleep(490)
     plane.finish_all()
     assert (await following.event()).status is Status.SUCCEEDED
 
 
-@in_virtual_time
 async def test_follower_that_died_after_the_stop_is_replaced(plane):
     ref = plane.submit(workers=2)
     deadlines = Deadlines(queue_s=5, run_s=60)
@@ -270,10 +261,8 @@ async def test_follower_that_died_after_the_stop_is_replaced(plane):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_dead_node_does_not_prevent_the_event(plane):
-    following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2, deadlines=Deadlines(run_s=60))
     plane.dead_nodes.add("node-0")
     event = await following.event(within_s=300)
     assert event.status is Status.TIMEOUT
@@ -282,10 +271,8 @@ async def test_dead_node_does_not_prevent_the_event(plane):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_gang_that_ends_just_before_its_deadline_has_ended(plane):
-    following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2, deadlines=Deadlines(run_s=60))
     await asyncio.sleep(59.9)
     plane.finish_all()
     event = await following.event()
@@ -294,7 +281,6 @@ async def test_gang_that_ends_just_before_its_deadline_has_ended(plane):
     assert len(plane.ledger()) == 2
 
 
-@in_virtual_time
 async def test_gang_deleted_while_it_is_stopped_was_deleted(plane):
     following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
     await plane.until(lambda: ANNOTATION_STOPPED in plane.job()["metadata"].get("annotations", {}))
@@ -303,7 +289,6 @@ async def test_gang_deleted_while_it_is_stopped_was_deleted(plane):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
     """The clock of the machine is months ahead of that of the server here, and is not used."""
     ref = plane.submit(workers=2)
@@ -327,25 +312,20 @@ def is_stopped(plane: VirtualControlPlane) -> bool:
     return ANNOTATION_STOPPED in job["metadata"].get("annotations", {})
 
 
-@in_virtual_time
 async def test_responses_to_other_requests_make_a_deadline_precise_while_its_follower_sleeps():
     async with VirtualControlPlane.running(starts_at=START + timedelta(seconds=0.9)) as plane:
-        ref = plane.submit(workers=1)
-        following = Follower(plane, ref, deadlines=Deadlines(run_s=60), now=None)
-        await plane.until(lambda: plane.running_ranks() == 1)
+        following = Follower(plane, await plane.run_gang(workers=1), deadlines=Deadlines(run_s=60), now=None)
         async with informers().client(plane.config) as client:
             for _ in range(40):
-                await client.get(JOBS_RESOURCE, ref.name, NAMESPACE)
+                await client.get(JOBS_RESOURCE, following.ref.name, NAMESPACE)
                 await asyncio.sleep(0.77)
         await plane.until(lambda: is_stopped(plane))
         assert 0 <= stopped_late_s(plane, 60) < 0.1
         await following.kill()
 
 
-@in_virtual_time
 async def test_deadline_that_a_correction_of_the_clock_postpones_is_only_late_by_the_correction(plane):
-    ref = plane.submit(workers=1)
-    await plane.until(lambda: plane.running_ranks() == 1)
+    ref = await plane.run_gang(workers=1)
     plane.arm("delay", method="GET", path="/jobs/train$", delay_s=0.1, times=None)
 
     def now() -> datetime:
@@ -402,11 +382,9 @@ TRANSIENT = {
 
 
 @pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
-@in_virtual_time
 async def test_transient_fault_only_delays_the_event(plane, fault):
     plane.faults.add(fault)
-    following = Follower(plane, plane.submit(workers=3))
-    await plane.until(lambda: plane.running_ranks() == 3)
+    following = await Follower.of_running_gang(plane, workers=3)
     plane.finish("train", 1, exit_code=4)
     await asyncio.sleep(60)
     plane.faults.remove()
@@ -420,11 +398,9 @@ async def test_transient_fault_only_delays_the_event(plane, fault):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_outcomes_that_cannot_be_stored_keep_their_pods(plane):
     plane.arm("status", method="POST", path="/configmaps", times=None, code=403, message="no configmaps for you")
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     plane.finish_all()
     event = await following.event(within_s=300)
     assert event.status is Status.SUCCEEDED
@@ -435,11 +411,9 @@ async def test_outcomes_that_cannot_be_stored_keep_their_pods(plane):
     assert len(plane.held()) == 2
 
 
-@in_virtual_time
 async def test_pods_that_cannot_be_patched_are_reported(plane):
     plane.arm("status", method="PATCH", path="/pods/", times=None, code=403)
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     plane.finish_all()
     event = await following.event(within_s=300)
     assert "2 pods are still held" in event.notes[0]
@@ -454,7 +428,6 @@ LASTING = {
 
 
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
-@in_virtual_time
 async def test_lasting_refusal_ends_in_an_event(plane, fault):
     plane.faults.add(fault)
     event = await Follower(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
@@ -465,11 +438,9 @@ async def test_lasting_refusal_ends_in_an_event(plane, fault):
     assert plane.job()["spec"].get("suspend") in {None, False}
 
 
-@in_virtual_time
 async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict(plane):
     plane.arm("status", path="/configmaps", times=None, code=403)
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     plane.finish("train", 0, exit_code=1)
     event = await following.event(within_s=300)
     assert event.status is Status.FAILED
@@ -477,20 +448,15 @@ async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict(plane):
     assert len(plane.held()) == 2
 
 
-@in_virtual_time
 async def test_permission_taken_away_ends_in_an_event(plane):
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     plane.arm("status", method="GET", times=None, code=403)
     event = await following.event(within_s=2 * STALE_S + REFUSED_FOR_S + 400)
     assert (event.status, event.phase, event.reason) == (Status.ERROR, Phase.RUNNING, "Forbidden")
 
 
-@in_virtual_time
 async def test_retry_after_of_a_day_delays_the_event_by_minutes(plane):
-    ref = plane.submit(workers=1)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 1)
+    following = await Follower.of_running_gang(plane, workers=1)
     plane.arm("status", code=503, retry_after_s=86400, times=3)
     plane.finish_all()
     event = await following.event(within_s=900)

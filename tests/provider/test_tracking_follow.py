@@ -20,7 +20,6 @@ from airflow_provider_gangjobs.jobs.requests import list_pods
 from airflow_provider_gangjobs.kube import resources
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.tracking import gang_watch
-from airflow_provider_gangjobs.tracking.follow import FollowOptions, follow
 from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.collect import read_outcomes
 from airflow_provider_gangjobs.tracking.harvest.harvester import OUTCOMES_KEPT_MAX, harvest_totals
@@ -32,22 +31,20 @@ from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
 from tests.guarantees.harvest import check_harvest, counted_once
 from tests.guarantees.history import is_held
-from tests.provider.virtual_control_plane import NAMESPACE, VIRTUAL_TIMEOUT_S, Follower, VirtualControlPlane
+from tests.provider.virtual_control_plane import NAMESPACE, Follower, VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+
+pytestmark = in_virtual_time
 
 
 # -- A follower against a whole control plane: phases in order, one event, and no held pod at the end ----------------
 
 
-@in_virtual_time
 async def test_gang_that_succeeds_has_one_event(plane):
-    ref = plane.submit(workers=3)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 3)
+    following = await Follower.of_running_gang(plane, workers=3)
     await asyncio.sleep(5)
     plane.finish_all(message='{"acc": 0.9}')
     event = await following.event()
@@ -57,17 +54,14 @@ async def test_gang_that_succeeds_has_one_event(plane):
     assert Phase.RUNNING in following.phases
     assert following.phases[-1] is Phase.SUCCEEDED
     assert plane.held() == []
-    assert [found.result for found in await read_outcomes(plane.client, ref)] == [{"acc": 0.9}] * 3
+    assert [found.result for found in await read_outcomes(plane.client, following.ref)] == [{"acc": 0.9}] * 3
 
 
-@in_virtual_time
 async def test_large_gang_is_reported_like_a_small_one(plane, monkeypatch):
     monkeypatch.setattr(gang_watch, "REINDEXED_MAX", 2)
     monkeypatch.setattr(gang_watch, "BATCH_PODS", 2)
     workers = 7
-    ref = plane.submit(workers=workers)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == workers)
+    following = await Follower.of_running_gang(plane, workers=workers)
     await asyncio.sleep(5)
     for rank in range(workers):
         plane.finish("train", rank)
@@ -75,33 +69,28 @@ async def test_large_gang_is_reported_like_a_small_one(plane, monkeypatch):
     assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, f"0-{workers - 1}")
     lines = [report.line for report in following.reports]
     assert f"running: {workers}/{workers} ranks" in lines
-    assert event.counts["succeeded"] == len(await read_outcomes(plane.client, ref)) == workers
+    assert event.counts["succeeded"] == len(await read_outcomes(plane.client, following.ref)) == workers
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_all_failed_ranks_of_a_large_gang_are_counted(plane):
     workers = 3 * OUTCOMES_KEPT_MAX
     plane.node("node-1", cpu=str(workers))
-    following = Follower(plane, plane.submit(workers=workers))
-    await plane.until(lambda: plane.running_ranks() == workers)
+    following = await Follower.of_running_gang(plane, workers=workers)
     plane.finish("train", 2, exit_code=3)
     event = await following.event()
     assert event.message.endswith(f"; {workers - 1} other ranks ended after it"), event.message
 
 
-@in_virtual_time
 async def test_failed_rank_is_reported_as_the_cause(plane):
-    ref = plane.submit(workers=4)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 4)
+    following = await Follower.of_running_gang(plane, workers=4)
     await asyncio.sleep(5)
     plane.finish("train", 2, exit_code=3, message="boom")
     event = await following.event()
     assert (event.status, event.category, event.reason) == (Status.FAILED, "ApplicationFailed", "AppFailed")
     assert event.message == "rank 2 exited with code 3 on node-0; 3 other ranks ended after it"
     assert [(event.ranks[0].rank, event.ranks[0].message)] == [(2, "boom")]
-    found = await read_outcomes(plane.client, ref)
+    found = await read_outcomes(plane.client, following.ref)
     assert [one.outcome for one in found] == [
         OutcomeKind.DELETED,
         OutcomeKind.DELETED,
@@ -111,17 +100,14 @@ async def test_failed_rank_is_reported_as_the_cause(plane):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_pods_are_released_while_the_gang_still_runs(plane):
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     plane.finish("train", 0)
     await plane.until(lambda: not is_held(plane.pod("train", 0)), within_s=2)
     assert is_held(plane.pod("train", 1))
     await following.kill()
 
 
-@in_virtual_time
 async def test_wait_until_running_returns_when_all_ranks_run(plane):
     event = await Follower(plane, plane.submit(workers=3), until="running").event()
     assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
@@ -129,22 +115,18 @@ async def test_wait_until_running_returns_when_all_ranks_run(plane):
     assert plane.running_ranks() == 3
 
 
-@in_virtual_time
 async def test_gang_that_ended_before_it_was_followed_is_reported_from_the_ledger(plane):
-    ref = plane.submit(workers=2)
-    first = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    first = await Follower.of_running_gang(plane, workers=2)
     plane.finish("train", 1, exit_code=7)
     first_event = await first.event()
     for pod in plane.pods():
         plane.registry.delete("pods", pod["metadata"]["name"], "default", grace_period_s=0)
     await plane.until(lambda: not plane.pods())
-    again = await Follower(plane, ref, until="running").event()
+    again = await Follower(plane, first.ref, until="running").event()
     assert again.to_payload()["ranks"] == first_event.to_payload()["ranks"]
     assert (again.status, again.message) == (Status.FAILED, first_event.message)
 
 
-@in_virtual_time
 async def test_two_followers_return_the_same_event(plane):
     ref = plane.submit(workers=4)
     both = [Follower(plane, ref), Follower(plane, ref)]
@@ -155,10 +137,8 @@ async def test_two_followers_return_the_same_event(plane):
     assert len(await read_outcomes(plane.client, ref)) == 4
 
 
-@in_virtual_time
 async def test_cancelled_follower_leaves_no_task_and_no_watch(plane):
-    following = Follower(plane, plane.submit())
-    await plane.until(lambda: plane.running_ranks() == 4)
+    following = await Follower.of_running_gang(plane)
     before = {task.get_name() for task in asyncio.all_tasks()}
     await following.kill()
     assert following.task.cancelled()
@@ -167,7 +147,6 @@ async def test_cancelled_follower_leaves_no_task_and_no_watch(plane):
     assert before > after
 
 
-@in_virtual_time
 async def test_waiting_gangs_share_their_watches():
     async with VirtualControlPlane.running(cpu="1000") as plane:
         followings = [Follower(plane, plane.submit(f"gang-{n}", workers=2)) for n in range(10)]
@@ -180,28 +159,17 @@ async def test_waiting_gangs_share_their_watches():
             await one.kill()
 
 
-@in_virtual_time
-async def test_each_phase_is_reported_once(plane):
-    following = Follower(plane, plane.submit(workers=6))
-    await plane.until(lambda: plane.running_ranks() == 6)
+async def test_each_phase_that_lasts_longer_than_a_moment_is_reported_once(plane):
+    following = await Follower.of_running_gang(plane, workers=6)
     plane.finish_all()
     await following.event()
     reported = [(report.phase, report.reason.category) for report in following.reports]
     assert len(reported) == len(set(reported))
     assert following.phases == sorted(following.phases, key=list(Phase).index)
+    moments = {Category.CONTROLLER_SILENT, Category.SUBMISSION_INCOMPLETE, Category.SCHEDULER_SILENT}
+    assert not moments & {category for _, category in reported}
 
 
-@in_virtual_time
-async def test_phase_that_lasts_a_moment_is_not_reported(plane):
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
-    plane.finish_all()
-    await following.event()
-    causes = {report.reason.category for report in following.reports}
-    assert not causes & {Category.CONTROLLER_SILENT, Category.SUBMISSION_INCOMPLETE, Category.SCHEDULER_SILENT}
-
-
-@in_virtual_time
 async def test_phase_that_lasts_is_reported():
     async with VirtualControlPlane.running(jobs=False) as plane:
         following = Follower(plane, plane.submit(suspend=True))
@@ -210,10 +178,8 @@ async def test_phase_that_lasts_is_reported():
         await following.kill()
 
 
-@in_virtual_time
 async def test_closed_informers_are_replaced(plane):
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     await asyncio.sleep(5)
     await informers().aclose()
     plane.finish_all()
@@ -225,11 +191,8 @@ PROPAGATIONS = ["Background", "Foreground", "Orphan"]
 
 
 @pytest.mark.parametrize("propagation", PROPAGATIONS)
-@in_virtual_time
 async def test_deleted_job_is_reported_and_holds_no_pod(plane, propagation):
-    ref = plane.submit(workers=3)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 3)
+    following = await Follower.of_running_gang(plane, workers=3)
     await asyncio.sleep(1)
     plane.delete_job(propagation=propagation)
     event = await following.event()
@@ -239,10 +202,8 @@ async def test_deleted_job_is_reported_and_holds_no_pod(plane, propagation):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_orphaned_pods_that_run_on_are_given_up(plane):
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     plane.delete_job(propagation="Orphan")
     event = await following.event(within_s=120)
     assert {rank.outcome for rank in event.ranks} == {OutcomeKind.UNKNOWN}
@@ -251,10 +212,8 @@ async def test_orphaned_pods_that_run_on_are_given_up(plane):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_job_deleted_while_nobody_followed_is_reported(plane):
-    ref = plane.submit(workers=2)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    ref = await plane.run_gang(workers=2)
     plane.delete_job()
     await plane.until(lambda: plane.job() is None)
     event = await Follower(plane, ref).event()
@@ -262,11 +221,8 @@ async def test_job_deleted_while_nobody_followed_is_reported(plane):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_other_job_of_the_same_name_is_reported_as_a_replacement(plane):
-    ref = plane.submit(workers=2, gang=False)
-    following = Follower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2, gang=False)
     plane.delete_job()
     await plane.until(lambda: plane.job() is None)
     other = plane.submit(workers=1, gang=False)
@@ -274,27 +230,23 @@ async def test_other_job_of_the_same_name_is_reported_as_a_replacement(plane):
     assert event.status in {Status.REPLACED, Status.DELETED}
     await plane.until(lambda: plane.running_ranks() == 1)
     assert [is_held(pod) for pod in plane.pods()] == [True]
-    again = await Follower(plane, ref).event()
+    again = await Follower(plane, following.ref).event()
     assert (again.status, again.reason) == (Status.REPLACED, "JobReplaced")
     assert other.uid in again.message
     assert [is_held(pod) for pod in plane.pods()] == [True]
 
 
-@in_virtual_time
 async def test_job_that_its_ttl_removes_has_succeeded(plane):
-    following = Follower(plane, plane.submit(workers=2, ttlSecondsAfterFinished=0))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2, ttlSecondsAfterFinished=0)
     plane.finish_all()
     event = await following.event()
     assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, "0,1")
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_rank_that_failed_before_its_node_was_drained_is_no_disruption(plane):
     """No triggerer ran meanwhile, so the finalizer has held the pod."""
-    ref = plane.submit(workers=2)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    ref = await plane.run_gang(workers=2)
     plane.finish("train", 1, exit_code=3)
     await asyncio.sleep(60)
     plane.registry.evict(plane.pod("train", 1)["metadata"]["name"], "default")
@@ -304,10 +256,8 @@ async def test_rank_that_failed_before_its_node_was_drained_is_no_disruption(pla
     assert (event.status, event.reason) == (Status.FAILED, "AppFailed")
 
 
-@in_virtual_time
 async def test_pod_deleted_by_a_person_is_reported_as_deleted(plane):
-    following = Follower(plane, plane.submit(workers=3))
-    await plane.until(lambda: plane.running_ranks() == 3)
+    following = await Follower.of_running_gang(plane, workers=3)
     await asyncio.sleep(5)
     plane.registry.delete("pods", plane.pod("train", 1)["metadata"]["name"], "default")
     event = await following.event()
@@ -315,10 +265,8 @@ async def test_pod_deleted_by_a_person_is_reported_as_deleted(plane):
     assert event.ranks[0].rank == 1
 
 
-@in_virtual_time
 async def test_end_is_noticed_at_once(plane):
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    following = await Follower.of_running_gang(plane, workers=2)
     await asyncio.sleep(100)
     plane.finish_all()
     await plane.until(lambda: any(c["type"] == "Complete" for c in plane.job()["status"].get("conditions", ())))
@@ -334,7 +282,6 @@ def say_as_kueue(plane: VirtualControlPlane, reason: str, message: str, *, kind:
     plane.registry.record_event(workload, kind, reason, message, "kueue-admission")
 
 
-@in_virtual_time
 async def test_events_say_why_a_gang_is_queued_where_workloads_of_kueue_cannot_be_read(plane):
     """The reasons are those of the feature gate UnadmittedWorkloadsObservability."""
     ref = plane.submit(workers=2, suspend=True)
@@ -361,20 +308,15 @@ async def test_events_say_why_a_gang_is_queued_where_workloads_of_kueue_cannot_b
 # -- The end of a gang: which requests a follower sends before it returns the event, and what it verifies ------------
 
 
-class RecordingFollower:
+class RecordingFollower(Follower):
     """A task that follows a gang, and the requests that it has sent since the last call of `forget`."""
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.client = CrashingClient(plane.client)
-        options |= {"now": plane.clock.now}
-        self.task = asyncio.create_task(follow(self.client, ref, FollowOptions(**options)))
+        super().__init__(plane, ref, client=self.client, **options)
 
     def forget(self) -> None:
         self.client.requests.clear()
-
-    async def event(self) -> GangEvent:
-        async with asyncio.timeout(VIRTUAL_TIMEOUT_S):
-            return await self.task
 
     def count_of(self, request: str) -> int:
         return self.client.requests.count(request)
@@ -384,10 +326,8 @@ def uids(plane: VirtualControlPlane) -> set[str]:
     return {pod["metadata"]["uid"] for pod in plane.pods()}
 
 
-@in_virtual_time
 async def test_observed_success_is_not_asked_about(plane):
-    follower = RecordingFollower(plane, plane.submit(workers=3))
-    await plane.until(lambda: plane.running_ranks() == 3)
+    follower = await RecordingFollower.of_running_gang(plane, workers=3)
     await asyncio.sleep(5)
     follower.forget()
     plane.finish_all()
@@ -396,10 +336,8 @@ async def test_observed_success_is_not_asked_about(plane):
     check_harvest(plane.history, uids(plane))
 
 
-@in_virtual_time
 async def test_pods_of_a_failed_gang_are_listed(plane):
-    follower = RecordingFollower(plane, plane.submit(workers=3))
-    await plane.until(lambda: plane.running_ranks() == 3)
+    follower = await RecordingFollower.of_running_gang(plane, workers=3)
     follower.forget()
     there = uids(plane)
     plane.finish("train", 1, exit_code=3)
@@ -408,16 +346,10 @@ async def test_pods_of_a_failed_gang_are_listed(plane):
     check_harvest(plane.history, there)
 
 
-@in_virtual_time
 async def test_pods_of_a_gang_that_a_queue_had_suspended_are_listed(plane):
-    ref = plane.submit(workers=2)
-    follower = RecordingFollower(plane, ref)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    follower = await RecordingFollower.of_running_gang(plane, workers=2)
     first = uids(plane)
-    for suspend in (True, False):
-        plane.registry.patch(JOBS, ref.name, NAMESPACE, {"spec": {"suspend": suspend}}, PatchKind.MERGE)
-        await asyncio.sleep(30)
-    await plane.until(lambda: plane.running_ranks() == 2)
+    await plane.suspend_and_resume()
     follower.forget()
     second = uids(plane)
     plane.finish_all()
@@ -426,11 +358,9 @@ async def test_pods_of_a_gang_that_a_queue_had_suspended_are_listed(plane):
     check_harvest(plane.history, first | second)
 
 
-@in_virtual_time
 async def test_pod_that_was_created_while_the_watch_was_lost_is_found_next_to_a_complete_gang(plane):
     """A controller that has lost its state may create a further pod of a Job that has succeeded."""
-    follower = RecordingFollower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    follower = await RecordingFollower.of_running_gang(plane, workers=2)
     await asyncio.sleep(5)
     plane.arm("status", method="GET", path="/pods$", query="watch=", times=None, code=410)
     plane.arm("drop-after", method="GET", path="/pods$", query="watch=", times=1, chunks=1)
@@ -450,11 +380,9 @@ def treat_every_gang_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(final_harvest, "LAG_PER_POD_S", 5.0)
 
 
-@in_virtual_time
 async def test_pods_are_processed_at_most_as_often_as_they_change(plane):
     """If each change of a pod processed all pods, the end of a large gang would take quadratic time."""
-    follower = RecordingFollower(plane, plane.submit(workers=12))
-    await plane.until(lambda: plane.running_ranks() == 12)
+    follower = await RecordingFollower.of_running_gang(plane, workers=12)
     plane.delete_job(propagation="Orphan")
     for rank in range(12):
         await asyncio.sleep(1)
@@ -465,11 +393,9 @@ async def test_pods_are_processed_at_most_as_often_as_they_change(plane):
 
 
 @pytest.mark.parametrize("held", [True, False])
-@in_virtual_time
 async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane, held: bool, monkeypatch):
     treat_every_gang_as_large(monkeypatch)
-    ref = plane.submit(workers=3)
-    await plane.until(lambda: plane.running_ranks() == 3)
+    ref = await plane.run_gang(workers=3)
     if not held:
         for pod in plane.held():
             patch = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
@@ -486,12 +412,10 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
 
 
 @pytest.mark.parametrize("large", [True, False])
-@in_virtual_time
 async def test_pods_of_a_watch_that_died_silently_are_recorded_as_they_ended(plane, large: bool, monkeypatch):
     if large:
         treat_every_gang_as_large(monkeypatch)
-    ref = plane.submit(workers=3)
-    await plane.until(lambda: plane.running_ranks() == 3)
+    ref = await plane.run_gang(workers=3)
     plane.arm("half-open", method="GET", path="/pods$", query="watch=")
     follower = RecordingFollower(plane, ref)
     await asyncio.sleep(2)
@@ -512,7 +436,6 @@ def _fail_watches(plane: VirtualControlPlane, plural: str) -> None:
     plane.arm("status", method="GET", path=f"/{plural}$", query="watch=", times=None, code=500)
 
 
-@in_virtual_time
 async def test_pods_that_were_never_seen_are_harvested_at_the_end(plane):
     _fail_watches(plane, "pods")
     ref = plane.submit(workers=3, suspend=True)
@@ -527,13 +450,10 @@ async def test_pods_that_were_never_seen_are_harvested_at_the_end(plane):
     assert plane.held() == []
 
 
-@in_virtual_time
 async def test_job_that_was_not_seen_yet_is_not_gone(plane):
     _fail_watches(plane, "jobs")
-    first = Follower(plane, plane.submit("first", workers=1))
-    await plane.until(lambda: plane.running_ranks("first") == 1)
-    following = Follower(plane, plane.submit(workers=2))
-    await plane.until(lambda: plane.running_ranks() == 2)
+    first = await Follower.of_running_gang(plane, "first", workers=1)
+    following = await Follower.of_running_gang(plane, workers=2)
     await asyncio.sleep(3)
     assert not following.task.done()
     plane.finish_all()
@@ -541,18 +461,15 @@ async def test_job_that_was_not_seen_yet_is_not_gone(plane):
     await first.kill()
 
 
-@in_virtual_time
 async def test_running_gang_is_not_stopped_because_of_an_old_view(plane):
     _fail_watches(plane, "pods")
-    following = Follower(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
-    await plane.until(lambda: plane.running_ranks() == 3)
+    following = await Follower.of_running_gang(plane, workers=3, deadlines=Deadlines(assemble_s=5))
     await asyncio.sleep(30)
     assert plane.job()["spec"].get("suspend") in {None, False}
     plane.finish_all()
     assert (await following.event()).status is Status.SUCCEEDED
 
 
-@in_virtual_time
 async def test_stop_that_conflicts_with_another_writer_raises():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
@@ -566,27 +483,23 @@ async def test_stop_that_conflicts_with_another_writer_raises():
 #    values ----------------------------------------------------------------------------------------------------------
 
 
-@in_virtual_time
 async def test_pod_that_has_not_changed_keeps_its_view(gang) -> None:
-    plane = gang.plane
     for rank in range(3):
         gang.pod(rank, phase="Running")
-    before = {pod.metadata.uid: pod for pod in await list_pods(plane.client, gang.ref)}
+    before = {pod.metadata.uid: pod for pod in await list_pods(gang.plane.client, gang.ref)}
     patch = {"metadata": {"annotations": {"changed": "yes"}}}
-    plane.registry.patch(PODS, "train-1", NAMESPACE, patch, PatchKind.MERGE)
+    gang.plane.registry.patch(PODS, "train-1", NAMESPACE, patch, PatchKind.MERGE)
     gang.pod(3, phase="Running")
-    after = {pod.metadata.name: pod for pod in await list_pods(plane.client, gang.ref, before)}
+    after = {pod.metadata.name: pod for pod in await list_pods(gang.plane.client, gang.ref, before)}
     assert after["train-0"] is before[after["train-0"].metadata.uid]
     known = before[after["train-1"].metadata.uid]
     assert after["train-1"].metadata.resource_version != known.metadata.resource_version
     assert after["train-3"].metadata.uid not in before
 
 
-@in_virtual_time
 async def test_listed_pods_share_equal_values(gang) -> None:
-    plane = gang.plane
     for rank in range(2):
         gang.pod(rank)
-    one, other = await list_pods(plane.client, gang.ref)
+    one, other = await list_pods(gang.plane.client, gang.ref)
     assert one.spec is other.spec
     assert one.metadata.labels is other.metadata.labels

@@ -171,6 +171,13 @@ async def wait_until_ended(args: TriggerArgs, log: Any = None) -> GangEvent:
     return await wait_for_event(args, "ended", log or logging.getLogger("test"))
 
 
+@pytest.fixture
+def connected(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> VirtualControlPlane:
+    """A control plane to which the connection of the triggers leads."""
+    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+    return plane
+
+
 @in_virtual_time
 async def test_reading_the_connection_is_retried(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = connection_json(plane.config.kube_config)
@@ -242,64 +249,52 @@ async def test_unchanged_connection_ends_in_an_error(
 
 
 @in_virtual_time
-async def test_gang_is_followed_again_after_an_unexpected_exception(
-    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    waiting = asyncio.create_task(wait_until_ended(args_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
-    await plane.until(lambda: plane.running_ranks() == 2)
-    plane.finish_all()
+async def test_gang_is_followed_again_after_an_unexpected_exception(connected: VirtualControlPlane) -> None:
+    waiting = asyncio.create_task(wait_until_ended(args_of(connected.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
+    await connected.until(lambda: connected.running_ranks() == 2)
+    connected.finish_all()
     assert (await waiting).status is Status.SUCCEEDED
 
 
 @in_virtual_time
-async def test_repeated_exception_is_an_error_without_its_text(
-    plane: VirtualControlPlane,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    event = await wait_until_ended(args_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
+async def test_repeated_exception_is_an_error_without_its_text(connected: VirtualControlPlane) -> None:
+    event = await wait_until_ended(args_of(connected.submit(workers=2), tracking_errors=2), BrokenLog(1000))
     assert (event.status, event.reason, event.tracking_errors) == (Status.ERROR, "RuntimeError", 2)
     assert "s3cr3t" not in json.dumps(event.to_payload())
 
 
 @in_virtual_time
-async def test_progress_resets_the_count_of_errors(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    waiting = asyncio.create_task(wait_until_ended(args_of(plane.submit(workers=2), tracking_errors=1)))
-    await plane.until(lambda: plane.running_ranks() == 2)
+async def test_progress_resets_the_count_of_errors(connected: VirtualControlPlane) -> None:
+    waiting = asyncio.create_task(wait_until_ended(args_of(connected.submit(workers=2), tracking_errors=1)))
+    await connected.until(lambda: connected.running_ranks() == 2)
     await asyncio.sleep(PROGRESS_S + 100)
-    plane.finish_all()
+    connected.finish_all()
     event = await waiting
     assert (event.status, event.tracking_errors) == (Status.SUCCEEDED, 0)
 
 
 @in_virtual_time
 async def test_errors_of_a_sensor_that_are_far_apart_do_not_add_up(
-    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    connected: VirtualControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    ref = plane.submit(workers=2)
+    ref = connected.submit(workers=2)
     args = SelectionArgs(kubernetes_conn_id="retries", namespace=ref.namespace, names={ref.name: ""})
     waiting = asyncio.create_task(wait_for_selected(args, logging.getLogger(__name__)))
     for number in range(ERRORS_MAX + 1):
         await asyncio.sleep(PROGRESS_S + 200)
-        plane.arm("status", method="GET", path="/pods", times=None, code=403)
+        connected.arm("status", method="GET", path="/pods", times=None, code=403)
         while caplog.text.count("It is followed again") == number and not waiting.done():  # noqa: ASYNC110
             await asyncio.sleep(60)
-        plane.faults.remove()
-    plane.finish_all()
+        connected.faults.remove()
+    connected.finish_all()
     assert (await waiting)["status"] == "met"
 
 
 @in_virtual_time
-async def test_deadline_counts_by_the_clock_of_the_api_server(
-    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deadline_counts_by_the_clock_of_the_api_server(connected: VirtualControlPlane) -> None:
     """The local clock is months ahead here, so that by the local clock the deadline has passed."""
-    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    deadline = plane.clock.now().timestamp() + 600
-    event = await wait_until_ended(args_of(plane.submit(workers=2), deadline=deadline))
+    deadline = connected.clock.now().timestamp() + 600
+    event = await wait_until_ended(args_of(connected.submit(workers=2), deadline=deadline))
     assert (event.status, event.phase) == (Status.TIMEOUT, Phase.RUNNING)
     assert 600 <= elapsed() <= 602
 

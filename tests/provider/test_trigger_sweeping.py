@@ -42,7 +42,7 @@ from gangjobs_sandbox.resources import JOBS
 from tests.annotations import claimed, policies, recorded
 from tests.guarantees.checkers import GRACE_S, SWEEP_GRACE_S
 from tests.provider.virtual_control_plane import NAMESPACE
-from tests.provider.virtual_time import in_virtual_time
+from tests.provider.virtual_time import cancel, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -98,9 +98,7 @@ async def triggerer(*refs: GangRef) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
 
 
 async def run(ref: GangRef) -> None:

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory, informers
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.kube.well_known import (
     FINALIZER_HARVEST,
     LABEL_ATTEMPT,
@@ -43,7 +44,7 @@ from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
 from gangjobs_sandbox.scheduler import Scheduler
 from tests.annotations import recorded
 from tests.guarantees.history import History, is_being_deleted, is_held
-from tests.provider.virtual_time import START, LoopClock
+from tests.provider.virtual_time import START, LoopClock, cancel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -170,7 +171,7 @@ class VirtualControlPlane:
                     ControllerManager(registry, time_of_day, [*controllers, Scheduler(registry, time_of_day)]).run()
                 )
             tasks = [asyncio.create_task(one) for one in work]
-            stack.push_async_callback(_end, tasks)
+            stack.push_async_callback(cancel, *tasks)
             yield plane
 
     def moment(self) -> float:
@@ -215,6 +216,18 @@ class VirtualControlPlane:
         meta = {"name": name, "labels": labels, "annotations": annotations}
         stored = self.registry.create(JOBS, {"metadata": meta, "spec": job_spec}, NAMESPACE)
         return GangRef(NAMESPACE, name, stored["metadata"]["uid"])
+
+    async def run_gang(self, name: str = "train", *, workers: int = 4, **spec: Any) -> GangRef:
+        """Create a gang, and wait until all of its ranks run."""
+        ref = self.submit(name, workers=workers, **spec)
+        await self.until(lambda: self.running_ranks(name) == workers)
+        return ref
+
+    async def suspend_and_resume(self, name: str = "train") -> None:
+        """Suspend a gang whose ranks all run until its pods are gone, and let all ranks run again, as Kueue does."""
+        for is_suspended, ranks in ((True, 0), (False, self.running_ranks(name))):
+            self.registry.patch(JOBS, name, NAMESPACE, {"spec": {"suspend": is_suspended}}, PatchKind.MERGE)
+            await self.until(lambda ranks=ranks: self.running_ranks(name) == ranks)
 
     def job(self, name: str = "train") -> Obj | None:
         return self.registry.find(JOBS, NAMESPACE, name)
@@ -394,18 +407,10 @@ def _container(cpu: str) -> Obj:
     return {"name": "main", "image": "trainer:1", "resources": {"requests": {"cpu": cpu}}}
 
 
-async def _end(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def stop_sweepers() -> None:
     """End the sweepers of triggers, which otherwise sweep for a while after their last gang."""
     sweepers = [task for task in asyncio.all_tasks() if task.get_name().startswith("sweeper of ")]
-    for sweeper in sweepers:
-        sweeper.cancel()
-    await asyncio.gather(*sweepers, return_exceptions=True)
+    await cancel(*sweepers)
 
 
 # -- A task that follows a gang while the test runs, and the observations that it reports ----------------------------
@@ -414,10 +419,28 @@ async def stop_sweepers() -> None:
 class Follower:
     """Run `follow()` for a gang of a virtual control plane, and keep what it reports."""
 
-    def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
+    def __init__(
+        self, plane: VirtualControlPlane, ref: GangRef, *, client: Client | None = None, **options: Any
+    ) -> None:
+        self.ref = ref
         self.reports: list[GangState] = []
         options = {"report": self.reports.append, "now": plane.clock.now} | options
-        self.task = asyncio.create_task(follow(plane.config, ref, FollowOptions(**options)))
+        self.task = asyncio.create_task(follow(client or plane.config, ref, FollowOptions(**options)))
+
+    @classmethod
+    async def of_running_gang(
+        cls,
+        plane: VirtualControlPlane,
+        name: str = "train",
+        *,
+        workers: int = 4,
+        deadlines: Deadlines = Deadlines(),  # noqa: B008 - the value cannot change
+        **spec: Any,
+    ) -> Self:
+        """Create and follow a gang, and wait until all of its ranks run."""
+        following = cls(plane, plane.submit(name, workers=workers, **spec), deadlines=deadlines)
+        await plane.until(lambda: plane.running_ranks(name) == workers)
+        return following
 
     @property
     def phases(self) -> list[Phase]:
@@ -431,5 +454,4 @@ class Follower:
 
     async def kill(self) -> None:
         """Cancel the task, as when the process dies."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await cancel(self.task)

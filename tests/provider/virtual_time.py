@@ -76,5 +76,12 @@ def elapsed() -> float:
     return asyncio.get_running_loop().time()
 
 
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 in_virtual_time = pytest.mark.virtual_time
 """Run an asynchronous test and its fixtures on a `VirtualTimeLoop`; `tests/conftest.py` chooses the loop."""

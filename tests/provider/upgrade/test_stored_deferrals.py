@@ -21,7 +21,8 @@ from airflow_provider_gangjobs.gang.spec import Logs
 from tests.provider.test_log_streaming import Lines, copied_after
 from tests.provider.upgrade import golden
 from tests.provider.upgrade.golden import Golden, moved
-from tests.provider.upgrade.old_task import operator_of, place
+from tests.provider.upgrade.old_task import place
+from tests.provider.upgrade.write import operator_of
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from tests.provider.upgrade.old_task import OldTask
     from tests.provider.virtual_control_plane import VirtualControlPlane
+
+pytestmark = in_virtual_time
 
 FILES = [golden.read(version, name) for version in golden.VERSIONS for name in golden.names(version)]
 SINCE_3_3 = hasattr(BaseTrigger, "on_kill")
@@ -56,7 +59,7 @@ def test_stored_trigger_is_created_with_its_arguments(old: Golden, name: str) ->
 def test_operator_has_the_method_with_which_the_task_goes_on(old: Golden, name: str) -> None:
     stored = old.data["deferrals"][name]
 
-    assert callable(getattr(operator_of(old), stored["next_method"]))
+    assert callable(getattr(operator_of(old.name, old.data), stored["next_method"]))
     assert stored["next_kwargs"] == {}  # the event is the only argument
 
 
@@ -130,7 +133,6 @@ def lines_of_rank_2(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("old", TRAIN, ids=str)
-@in_virtual_time
 async def test_stream_continues_after_the_last_line_that_was_streamed(plane: VirtualControlPlane, old: Golden) -> None:
     now = taken_over(plane, old, "running")
     kwargs = now.data["deferrals"]["first"]["trigger_kwargs"]
@@ -152,7 +154,6 @@ async def test_stream_continues_after_the_last_line_that_was_streamed(plane: Vir
 
 
 @pytest.mark.parametrize("old", TRAIN, ids=str)
-@in_virtual_time
 async def test_worker_copies_what_follows_the_stream(plane: VirtualControlPlane, old: Golden) -> None:
     now = taken_over(plane, old, "running")
     event = GangEvent.from_payload(_rounded(moved(now.data["events"]["succeeded"], timedelta())))
