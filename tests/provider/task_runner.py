@@ -71,7 +71,9 @@ class Task:
         self.state: str | Exception = "success"
         """The state of the task at Airflow's API server after a try has reported its success."""
         self.connection = connection
-        self.last_operator: GangJobOperator | None = None
+        self.context: Any = None
+        """The context of the last try."""
+        self.last_operator: Any = None
         """The operator that `operator` created last."""
         self.parameters = {"command": ["sh", "-c", script], "deferrable": False, **parameters}
 
@@ -87,9 +89,7 @@ class Task:
     @property
     def server_ahead_s(self) -> float:
         """How far ahead the last operator believes the clock of the API server to be, in seconds."""
-        assert self.last_operator is not None
-        assert self.last_operator._try is not None
-        return self.last_operator._try.gangs.server_ahead_s
+        return float(self.last_operator._try.gangs.server_ahead_s)
 
     def next_try(self, *, retries_left: bool = True) -> Any:
         """Return the context of another try."""
@@ -108,7 +108,8 @@ class Task:
             get_task_states=self.states,
             task=SimpleNamespace(iter_mapped_dependants=lambda: iter(()), returns_dag_result=False),
         )
-        return {"ti": ti}
+        self.context = {"ti": ti}
+        return self.context
 
     def clear(self) -> None:
         """Clear the task, as a user does."""
@@ -127,6 +128,13 @@ class Task:
         context = context or self.next_try()
         context["ti"].task = operator
         value = operator.execute(context)
+        self.note_success(operator, context, value)
+        return value
+
+    def resume(self, context: Any, event: dict[str, Any]) -> Any:
+        """Resume a try in another worker with the event of its trigger."""
+        operator = self.operator()
+        value = operator.execute_complete(context, event)
         self.note_success(operator, context, value)
         return value
 

@@ -100,9 +100,7 @@ def run(make: TaskMaker, triggerer: Triggerer) -> Any:
         (event,) = [event.payload async for event in trigger.run()]
         return event
 
-    operator = train.operator()
-    value = operator.execute_complete(context, triggerer.run(payload()))
-    train.note_success(operator, context, value)
+    value = train.resume(context, triggerer.run(payload()))
     assert train.jobs == []
     return value
 

@@ -93,10 +93,9 @@ def check_counted_once(train: Task, last: TaskDeferred) -> None:
 def disrupted(task: TaskMaker, **parameters: Any) -> tuple[Task, Any, dict[str, Any]]:
     """Return a task whose gang was evicted, the context of its try, and the event of the trigger."""
     train = task(ENDLESS, deferrable=True, max_disruptions=3, **parameters)
-    context = train.next_try()
-    left = train.defer(context)
+    left = train.defer()
     evict(train)
-    return train, context, run_trigger(left)
+    return train, train.context, run_trigger(left)
 
 
 def remove(train: Task) -> None:

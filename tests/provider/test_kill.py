@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,7 +15,6 @@ import yaml
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
-from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferred
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState, state_of
@@ -34,14 +34,18 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.service import GangService
     from gangjobs_sandbox.thread import SandboxThread
-    from tests.provider.task_runner import TaskMaker
+    from tests.provider.task_runner import Task, TaskMaker
 
 
 # -- A kill deletes the gang of a task that was killed, and no other gang. A move to another triggerer is not a
 #    kill ------------------------------------------------------------------------------------------------------------
 
 CLAIM = "this-try"
+FAILED = {"r": {"train": "failed"}}
 TI = SimpleNamespace(dag_id="d", run_id="r", task_id="train", map_index=-1, id=CLAIM)
+
+
+SUSPENDED = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
 
 
 class Supervisor:
@@ -68,11 +72,46 @@ def set_states(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     return set_answer
 
 
+class GangOfTry:
+    """A gang of this try, in the embedded cluster."""
+
+    def __init__(self, embedded: SandboxThread, connection: str, spec: GangSpec) -> None:
+        self._list = lambda resource, **options: embedded.call(lambda it: it.registry.list(resource, **options))
+        self.connection = connection
+        self.hook = GangJobHook(connection)
+        self.ref = self.hook.submit(spec, key=TaskKey("d", uuid4().hex, "train"), claim=CLAIM).ref
+
+    def trigger(self, **fields: Any) -> GangJobTrigger:
+        return trigger_of(self.ref, **{"connection": self.connection, **fields})
+
+    async def kill(self, **fields: Any) -> None:
+        await self.trigger(**fields).on_kill()
+
+    @property
+    def pods(self) -> list[Any]:
+        found: list[Any] = self._list(PODS, label_selector=f"{LABEL_GANG}={self.ref.name}")
+        return found
+
+    @property
+    def is_there(self) -> bool:
+        return self.ref.uid in [job["metadata"]["uid"] for job in self._list(JOBS)]
+
+    @property
+    def has_succeeded(self) -> bool:
+        (job,) = (job for job in self._list(JOBS) if job["metadata"]["uid"] == self.ref.uid)
+        return state_of(read_job(job)) is SubmissionState.SUCCEEDED
+
+
 @pytest.fixture
-def gang(connection: str) -> GangRef:
-    """A gang of this try. The gang stays suspended, so no pod runs."""
-    spec = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
-    return GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "train"), claim=CLAIM).ref
+def submit(embedded: SandboxThread, connection: str) -> Callable[[GangSpec], GangOfTry]:
+    return partial(GangOfTry, embedded, connection)
+
+
+@pytest.fixture
+def gang(submit: Any) -> GangOfTry:
+    """A gang that stays suspended, so that no pod runs."""
+    made: GangOfTry = submit(SUSPENDED)
+    return made
 
 
 def trigger_of(gang: GangRef, connection: str, *, task_instance: Any = TI, **fields: Any) -> GangJobTrigger:
@@ -80,21 +119,6 @@ def trigger_of(gang: GangRef, connection: str, *, task_instance: Any = TI, **fie
     trigger = GangJobTrigger(kubernetes_conn_id=connection, **{**known, **fields})
     trigger.task_instance = task_instance
     return trigger
-
-
-def pods_of(embedded: SandboxThread, gang: GangRef) -> list[Any]:
-    listed: list[Any] = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"{LABEL_GANG}={gang.name}"))
-    return listed
-
-
-def job_of(embedded: SandboxThread, gang: GangRef) -> Any:
-    jobs = embedded.call(lambda it: it.registry.list(JOBS))
-    return next(job for job in jobs if job["metadata"]["uid"] == gang.uid)
-
-
-def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
-    uids = embedded.call(lambda it: [job["metadata"]["uid"] for job in it.registry.list(JOBS)])
-    return gang.uid in uids
 
 
 @pytest.mark.parametrize(
@@ -106,115 +130,85 @@ def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
         pytest.param({}, id="run deleted"),
     ],
 )
-async def test_kill_deletes_the_gang(
-    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any, states: Any
-) -> None:
+async def test_kill_deletes_the_gang(gang: GangOfTry, set_states: Any, states: Any) -> None:
     set_states(states)
-
-    await trigger_of(gang, connection).on_kill()
-
-    assert not is_there(embedded, gang)
+    await gang.kill()
+    assert not gang.is_there
 
 
-async def test_gang_that_outlives_its_task_is_kept_after_the_success_of_the_task(
-    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
-) -> None:
-    """A triggerer that was stopped may cancel its trigger after the task has succeeded by another triggerer."""
-    set_states({"r": {"train": "success"}})
-
-    await trigger_of(gang, connection, outlives_task=True).on_kill()
-
-    assert is_there(embedded, gang)
-
-
-async def test_pods_of_a_killed_gang_are_not_held(connection: str, embedded: SandboxThread, set_states: Any) -> None:
+async def test_pods_of_a_killed_gang_are_not_held(submit: Any, set_states: Any) -> None:
     """The trigger has ended, so no process would record the outcomes of the pods."""
-    spec = GangSpec(image="i", command=["sleep", "600"], workers=2)
-    key = TaskKey("d", uuid4().hex, "train")
-    gang = GangJobHook(connection).submit(spec, key=key, claim=CLAIM).ref
-    await asyncio.to_thread(wait_for, "its pods", lambda: len(pods_of(embedded, gang)) == 2)
-    set_states({"r": {"train": "failed"}})
+    gang = submit(GangSpec(image="i", command=["sleep", "600"], workers=2))
+    await asyncio.to_thread(wait_for, "its pods", lambda: len(gang.pods) == 2)
+    set_states(FAILED)
 
-    await trigger_of(gang, connection).on_kill()
+    await gang.kill()
 
-    await asyncio.to_thread(wait_for, "the end of its pods", lambda: not pods_of(embedded, gang))
+    await asyncio.to_thread(wait_for, "the end of its pods", lambda: not gang.pods)
 
 
-async def test_gang_that_has_ended_is_kept_with_its_outcomes(
-    connection: str, embedded: SandboxThread, set_states: Any
-) -> None:
+async def test_gang_that_has_ended_is_kept_with_its_outcomes(submit: Any, set_states: Any) -> None:
     """A triggerer that wakes late does not know that another one has written the event (apache/airflow#73454)."""
-    hook, key = GangJobHook(connection), TaskKey("d", uuid4().hex, "train")
-    gang = hook.submit(GangSpec(image="i", command=["true"], workers=2), key=key, claim=CLAIM).ref
-    await asyncio.to_thread(
-        wait_for, "its end", lambda: state_of(read_job(job_of(embedded, gang))) is SubmissionState.SUCCEEDED
-    )
+    gang = submit(GangSpec(image="i", command=["true"], workers=2))
+    await asyncio.to_thread(wait_for, "its end", lambda: gang.has_succeeded)
     set_states({"r": {"train": "success"}})
 
-    await trigger_of(gang, connection).on_kill()
+    await gang.kill()
 
-    assert state_of(read_job(job_of(embedded, gang))) is SubmissionState.SUCCEEDED
-    outcomes = await asyncio.to_thread(hook.outcomes, gang)
+    assert gang.has_succeeded
+    outcomes = await asyncio.to_thread(gang.hook.outcomes, gang.ref)
     assert [outcome.rank for outcome in outcomes] == [0, 1]
-    assert not [pod for pod in pods_of(embedded, gang) if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]
+    assert not [pod for pod in gang.pods if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]
 
 
-@pytest.mark.parametrize(
-    ("states", "changes"),
-    [
-        pytest.param({"r": {"train": "deferred"}}, {}, id="another triggerer took over"),
-        pytest.param(RuntimeError("no answer"), {}, id="state unknown"),
-        pytest.param({"r": {"train": "failed"}}, {"task_instance": None}, id="task unknown"),
-        pytest.param({"r": {"train": "failed"}}, {"claim": "former-try"}, id="another try holds the claim"),
-        pytest.param({"r": {"train": "failed"}}, {"claim": ""}, id="no claim"),
-        pytest.param({"r": {"train": "failed"}}, {"uid": "other"}, id="another Job of this name"),
-        pytest.param({"r": {"train": "failed"}}, {"delete_on_kill": False}, id="kept on kill"),
-        pytest.param({"r": {"train": "failed"}}, {"kubernetes_conn_id": "nowhere"}, id="cluster unknown"),
-    ],
-)
-async def test_gang_is_left_alone(
-    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any, states: Any, changes: dict[str, Any]
-) -> None:
+LEFT_ALONE: dict[str, Any] = {
+    "another triggerer took over": ({"r": {"train": "deferred"}}, {}),
+    # A triggerer that was stopped may cancel its trigger after another one has ended the task with success.
+    "it outlives its task, which succeeded": ({"r": {"train": "success"}}, {"outlives_task": True}),
+    "state unknown": (RuntimeError("no answer"), {}),
+    "task unknown": (FAILED, {"task_instance": None}),
+    "another try holds the claim": (FAILED, {"claim": "former-try"}),
+    "no claim": (FAILED, {"claim": ""}),
+    "another Job of this name": (FAILED, {"uid": "other"}),
+    "kept on kill": (FAILED, {"delete_on_kill": False}),
+    "cluster unknown": (FAILED, {"connection": "nowhere"}),
+}
+
+
+@pytest.mark.parametrize(("states", "changes"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+async def test_gang_is_left_alone(gang: GangOfTry, set_states: Any, states: Any, changes: dict[str, Any]) -> None:
     set_states(states)
-
-    await trigger_of(gang, **{"connection": changes.pop("kubernetes_conn_id", connection), **changes}).on_kill()
-
-    assert is_there(embedded, gang)
+    await gang.kill(**changes)
+    assert gang.is_there
 
 
-async def test_kill_after_the_event_does_nothing(
-    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
-) -> None:
+async def test_kill_after_the_event_does_nothing(gang: GangOfTry, set_states: Any) -> None:
     set_states({"r": {"train": "running"}})
-    trigger = trigger_of(gang, connection, deadline=1.0)
+    trigger = gang.trigger(deadline=1.0)
     events = [event async for event in trigger.run()]
 
     await trigger.on_kill()
 
-    assert (len(events), is_there(embedded, gang)) == (1, True)
+    assert (len(events), gang.is_there) == (1, True)
 
 
-async def test_kill_continues_when_it_is_cancelled(
-    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
-) -> None:
+async def test_kill_continues_when_it_is_cancelled(gang: GangOfTry, set_states: Any) -> None:
     """Airflow 3.3 repeats its cancellation every second until the trigger has ended."""
-    set_states({"r": {"train": "failed"}})
-    killing = asyncio.create_task(trigger_of(gang, connection).on_kill())
+    set_states(FAILED)
+    killing = asyncio.create_task(gang.kill())
     await asyncio.sleep(0)  # the kill has begun, and its next step is the request to Airflow
     killing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await killing
 
     async with asyncio.timeout(TIMEOUT_S):
-        while is_there(embedded, gang):  # noqa: ASYNC110 - the cluster is in another thread
+        while gang.is_there:  # noqa: ASYNC110 - the cluster is in another thread
             await asyncio.sleep(0.02)
 
 
-async def test_kill_can_be_repeated(
-    gang: GangRef, connection: str, set_states: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    set_states({"r": {"train": "failed"}})
-    trigger = trigger_of(gang, connection)
+async def test_kill_can_be_repeated(gang: GangOfTry, set_states: Any, caplog: pytest.LogCaptureFixture) -> None:
+    set_states(FAILED)
+    trigger = gang.trigger()
     await trigger.on_kill()
 
     await trigger.on_kill()
@@ -249,81 +243,73 @@ def runs_of(plugin_runs: Path) -> int:
 async def test_kills_at_once_share_one_client(
     connection: str, embedded: SandboxThread, set_states: Any, plugin_runs: Path
 ) -> None:
-    spec = GangSpec(image="i", command=["true"], workers=2, manifest=SUSPENDED_MANIFEST)
     run = uuid4().hex
 
     async def submit(gangs: GangService, number: int) -> GangRef:
-        return (await gangs.submit(spec, task_request(TaskKey("d", run, f"train{number}"), CLAIM))).ref
+        return (await gangs.submit(SUSPENDED, task_request(TaskKey("d", run, f"train{number}"), CLAIM))).ref
 
     async with GangJobHook(connection).connect() as service:
         gangs = [await submit(service, number) for number in range(40)]
-    set_states({"r": {"train": "failed"}})
+    set_states(FAILED)
 
     await asyncio.gather(*(trigger_of(gang, "by_plugin").on_kill() for gang in gangs))
 
-    assert [gang for gang in gangs if is_there(embedded, gang)] == []
+    left = embedded.call(lambda it: [job["metadata"]["uid"] for job in it.registry.list(JOBS)])
+    assert not {gang.uid for gang in gangs} & set(left)
     assert runs_of(plugin_runs) == 1
 
 
 # -- What `on_kill` of the operator does to the gang of a task that is killed in its worker --------------------------
 
-WRITE_RANK = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 ENDLESS = "sleep 600"
 
 
-def test_kill_in_the_worker_deletes_the_gang(task: TaskMaker) -> None:
-    train = task(ENDLESS, deferrable=True)
-    operator = train.operator()
-    with pytest.raises(TaskDeferred):
-        operator.execute(train.next_try())
+@pytest.fixture
+def train(task: TaskMaker) -> Task:
+    return task(ENDLESS, deferrable=True)
 
-    operator.on_kill()
+
+def test_kill_in_the_worker_deletes_the_gang(train: Task) -> None:
+    train.defer()
+
+    train.last_operator.on_kill()
 
     wait_for("the end of its Job and of its pods", lambda: not train.pods and not train.jobs)
 
 
-def test_kill_before_the_submission_does_nothing(task: TaskMaker) -> None:
-    train = task(ENDLESS)
-
+def test_kill_before_the_submission_does_nothing(train: Task) -> None:
     train.operator().on_kill()
 
     assert train.jobs == []
 
 
-def test_kill_leaves_a_gang_that_another_try_has_taken(task: TaskMaker) -> None:
-    train = task(ENDLESS, deferrable=True)
-    operator = train.operator()
-    with pytest.raises(TaskDeferred):
-        operator.execute(train.next_try())
+def test_kill_leaves_a_gang_that_another_try_has_taken(train: Task) -> None:
+    train.defer()
+    late = train.last_operator
     train.defer()
 
-    operator.on_kill()
+    late.on_kill()
 
     assert len(train.jobs) == 1
 
 
 @pytest.mark.parametrize("state", ["deferred", "up_for_retry", "failed", "success"])
-def test_signal_after_the_report_of_the_try_is_no_kill(task: TaskMaker, state: str) -> None:
+def test_signal_after_the_report_of_the_try_is_no_kill(train: Task, state: str) -> None:
     """Airflow ends a process whose callbacks take too long, or whose worker is shut down, by the same signal."""
-    train = task(ENDLESS, deferrable=True)
-    operator, context = train.operator(), train.next_try()
-    with pytest.raises(TaskDeferred):
-        operator.execute(context)
-    context["ti"].state = state  # as `task_runner.run` of the Task SDK does after its report
+    train.defer()
+    train.context["ti"].state = state  # as `task_runner.run` of the Task SDK does after its report
 
-    operator.on_kill()
+    train.last_operator.on_kill()
 
     assert len(train.jobs) == 1
     assert "deletionTimestamp" not in train.jobs[0]["metadata"]
 
 
-def test_kill_keeps_the_gang_if_on_kill_is_keep(task: TaskMaker) -> None:
-    train = task(ENDLESS, deferrable=True, on_kill="keep")
-    operator = train.operator()
-    with pytest.raises(TaskDeferred) as left:
-        operator.execute(train.next_try())
+def test_kill_keeps_the_gang_if_on_kill_is_keep(train: Task) -> None:
+    train.parameters["on_kill"] = "keep"
+    left = train.defer()
 
-    operator.on_kill()
+    train.last_operator.on_kill()
 
     assert len(train.jobs) == 1
-    assert left.value.trigger.args.delete_on_kill is False
+    assert left.trigger.args.delete_on_kill is False

@@ -52,14 +52,13 @@ def test_task_of_the_page_returns_the_result_without_a_group(task: TaskMaker) ->
 
 def test_task_of_the_page_runs_again_after_an_eviction_within_its_try(task: TaskMaker) -> None:
     train = task(FIRST_IS_ENDLESS, **parameters_of_the_page(), deferrable=True)
-    context = train.next_try()
-    first = train.defer(context)
+    first = train.defer()
     (victim,) = wait_for("the pod", lambda: pods_of(0, train))
     train.cluster.call(lambda it: it.registry.evict(victim, "default"))
     with pytest.raises(type(first)) as again:
-        train.operator().execute_complete(context, run_trigger(first))
+        train.operator().execute_complete(train.context, run_trigger(first))
 
-    assert train.operator().execute_complete(context, run_trigger(again.value)) == {"attempt": 1}
+    assert train.operator().execute_complete(train.context, run_trigger(again.value)) == {"attempt": 1}
     assert train.tries == 1
 
 

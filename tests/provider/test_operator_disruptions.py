@@ -53,17 +53,9 @@ def evict(train: Task, attempt: int) -> None:
     train.cluster.call(lambda it: it.registry.evict(victim, "default"))
 
 
-def resume(train: Task, left: TaskDeferred, context: Any) -> Any:
-    """Resume the task in another worker with the event of its trigger."""
-    operator = train.operator()
-    value = operator.execute_complete(context, run_trigger(left))
-    train.note_success(operator, context, value)
-    return value
-
-
 def deferred_again(train: Task, left: TaskDeferred, context: Any) -> TaskDeferred:
     with pytest.raises(TaskDeferred) as again:
-        resume(train, left, context)
+        train.resume(context, run_trigger(left))
     return again.value
 
 
@@ -75,10 +67,9 @@ def disruption_counts(train: Task) -> list[int]:
 
 def lost_once(train: Task) -> tuple[Any, TaskDeferred]:
     """Start a try whose gang is evicted while the task is deferred. Return the context and the deferral."""
-    context = train.next_try()
-    first = train.defer(context)
+    first = train.defer()
     evict(train, 0)
-    return context, first
+    return train.context, first
 
 
 # -- within a try ---------------------------------------------------------------------------------------------
@@ -93,7 +84,7 @@ def test_gang_that_was_evicted_is_submitted_again_and_succeeds(task: TaskMaker) 
     assert (second.trigger.args.attempt, second.trigger.args.disruptions) == (1, 1)
     assert train.xcoms["gang"]["uid"] == second.trigger.args.uid
     assert disruption_counts(train) == [0, 1]
-    assert resume(train, second, context) == {"rank": 0}
+    assert train.resume(context, run_trigger(second)) == {"rank": 0}
     assert train.tries == 1
 
 
@@ -101,7 +92,7 @@ def test_time_of_the_lost_attempt_counts_with_the_next_one(task: TaskMaker, caps
     train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1)
     context, first = lost_once(train)
 
-    resume(train, deferred_again(train, first, context), context)
+    train.resume(context, run_trigger(deferred_again(train, first, context)))
 
     use = train.xcoms["gang_end"]["time_use"]
     assert use["lost_s"] > 0
@@ -137,7 +128,7 @@ def test_try_fails_after_more_disruptions_than_allowed_and_the_retry_counts_anew
     evict(train, 1)
 
     with pytest.raises(Disrupted, match=r"as did the attempt before it.*max_disruptions \(1\) are used up") as raised:
-        resume(train, second, context)
+        train.resume(context, run_trigger(second))
 
     assert (raised.value.disruptions, raised.value.max_disruptions) == (2, 1)
     assert len(train.jobs) == 2
@@ -147,12 +138,11 @@ def test_try_fails_after_more_disruptions_than_allowed_and_the_retry_counts_anew
 
 def test_gang_is_not_submitted_again_by_default(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True)
-    context = train.next_try()
-    left = train.defer(context)
+    left = train.defer()
     evict(train, 0)
 
     with pytest.raises(Disrupted, match="set max_disruptions or retries"):
-        resume(train, left, context)
+        train.resume(train.context, run_trigger(left))
 
     (job,) = train.jobs
     assert ANNOTATION_DELIVERED not in job["metadata"]["annotations"]
@@ -165,7 +155,7 @@ def test_lost_attempt_is_kept_or_deleted_as_a_failed_gang(task: TaskMaker, on_fi
     second = deferred_again(train, first, context)
     assert len(train.jobs) == (1 if on_finish == "delete" else 2)
 
-    resume(train, second, context)
+    train.resume(context, run_trigger(second))
 
     assert len(train.jobs) == kept
 
@@ -203,7 +193,7 @@ def test_cleared_task_does_not_handle_the_lost_attempt_again(
     """The Job of the attempt that succeeded is deleted, so the lost one is the newest."""
     train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1)
     context, first = lost_once(train)
-    resume(train, deferred_again(train, first, context), context)
+    train.resume(context, run_trigger(deferred_again(train, first, context)))
     capsys.readouterr()
 
     cleared = train.defer()
@@ -284,7 +274,7 @@ def test_reported_failure_is_not_reported_again(task: TaskMaker, capsys: pytest.
     context = train.next_try()
     left = train.defer(context)
     with pytest.raises(AppFailed):
-        resume(train, left, context)
+        train.resume(context, run_trigger(left))
     capsys.readouterr()
 
     retry = train.defer()
@@ -299,7 +289,7 @@ def test_reported_timeout_is_not_reported_again(task: TaskMaker, capsys: pytest.
     context = train.next_try()
     left = train.defer(context)
     with pytest.raises(Unschedulable):
-        resume(train, left, context)
+        train.resume(context, run_trigger(left))
     wait_for("the end of the gang", lambda: any(c["type"] == "Failed" for c in conditions(train.jobs[0])))
     capsys.readouterr()
 

@@ -182,9 +182,8 @@ def test_live_gang_is_deferred_again_after_an_error(task: TaskMaker, retries_lef
 )
 def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMaker, error: dict[str, Any]) -> None:
     train = task(SLOW_RESULT, deferrable=True)
-    context = train.next_try()
-    left = train.defer(context)
-    assert train.operator().execute_complete(context, error_event(left, **error)) == {"rank": 0}
+    left = train.defer()
+    assert train.operator().execute_complete(train.context, error_event(left, **error)) == {"rank": 0}
 
 
 @pytest.mark.parametrize(("retries_left", "errors"), [(True, 0), (False, DEFERRALS_MAX)])

@@ -116,15 +116,15 @@ OVER_LIMIT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "message", "evidence"),
-    [
-        pytest.param(None, "v is full. ", "", id="container removed"),
-        pytest.param(137, "v is full. ", "", id="no message of the program"),
-        pytest.param(137, "step 3", "Termination message of rank 1:\nstep 3", id="message of the program"),
-        pytest.param(137, "step 3\n", "Termination message of rank 1:\nstep 3", id="end of the log as the message"),
-    ],
-)
+OWN_LIMITS: dict[str, Any] = {
+    "container removed": (None, "v is full. ", ""),
+    "no message of the program": (137, "v is full. ", ""),
+    "message of the program": (137, "step 3", "Termination message of rank 1:\nstep 3"),
+    "end of the log as the message": (137, "step 3\n", "Termination message of rank 1:\nstep 3"),
+}
+
+
+@pytest.mark.parametrize(("exit_code", "message", "evidence"), OWN_LIMITS.values(), ids=OWN_LIMITS)
 def test_eviction_above_a_limit_of_its_own_is_a_failure_of_the_program(
     exit_code: int | None, message: str, evidence: str
 ) -> None:

@@ -172,21 +172,28 @@ def test_manifest_file_is_distinguished_from_text(manifest: Any, expected: bool)
     assert is_manifest_file(manifest) is expected
 
 
-def test_argument_that_looks_like_a_file_stays_an_argument(tmp_path: Path) -> None:
-    with DAG("d", schedule=None):
-        train = GangJobOperator(**SOUND, args=["--config", "model.yaml"])
+def rendered(values: dict[str, Any], dag: dict[str, Any] | None = None, **parameters: Any) -> GangJobOperator:
+    """Return an operator whose files are read and whose templates are rendered with these values."""
+    with DAG("d", schedule=None, **(dag or {})):
+        train = GangJobOperator(**({**SOUND, **parameters} if "manifest" not in parameters else parameters))
     train.resolve_template_files()
-    train.render_template_fields({}, jinja_env=train.get_template_env())
+    train.render_template_fields(values)
+    return train
+
+
+NATIVE = {"render_template_as_native_obj": True}
+
+
+def test_argument_that_looks_like_a_file_stays_an_argument() -> None:
+    train = rendered({}, args=["--config", "model.yaml"])
 
     assert train.args == ["--config", "model.yaml"]
 
 
 def test_manifest_file_is_read_and_rendered(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("kind: Job\nmetadata: {namespace: '{{ team }}'}\n")
-    with DAG("d", schedule=None, template_searchpath=[str(tmp_path)]):
-        train = GangJobOperator(task_id="train", manifest="job.yaml")
-    train.resolve_template_files()
-    train.render_template_fields({"team": "blue"}, jinja_env=train.get_template_env())
+    folder = {"template_searchpath": [str(tmp_path)]}
+    train = rendered({"team": "blue"}, folder, task_id="train", manifest="job.yaml")
 
     assert train.manifest == "kind: Job\nmetadata: {namespace: 'blue'}\n"
 
@@ -232,38 +239,29 @@ def test_text_is_rendered_as_airflow_renders_it(text: str, options: dict[str, An
 
 def test_text_without_a_template_stays_text_beside_native_objects() -> None:
     given = {"args": ["--epochs", "5"], "env": {"THREADS": "4", "EMPTY": ""}, "files": {"a.json": '{"lr": 1}\n'}}
-    with DAG("d", schedule=None, render_template_as_native_obj=True):
-        train = GangJobOperator(**{**SOUND, **given, "workers": "{{ n }}"})
-    train.render_template_fields({"n": 3})
+    train = rendered({"n": 3}, NATIVE, **given, workers="{{ n }}")
 
     assert {name: getattr(train, name) for name in given} == given
     assert train.workers == 3
 
 
 def test_number_of_a_template_is_text_beside_native_objects() -> None:
-    with DAG("d", schedule=None, render_template_as_native_obj=True):
-        train = GangJobOperator(**SOUND, args=["{{ day }}"], env={"DAY": "{{ day }}"}, labels={"day": "{{ day }}"})
-    train.render_template_fields({"day": "20260101"})
-    spec = train.gang_spec()
+    day = "{{ day }}"
+    spec = rendered({"day": "20260101"}, NATIVE, args=[day], env={"DAY": day}, labels={"day": day}).gang_spec()
 
     assert (spec.args, spec.env, spec.labels) == (["20260101"], {"DAY": "20260101"}, {"day": "20260101"})
 
 
 def test_results_of_a_mapped_task_are_a_list() -> None:
-    with DAG("d", schedule=None):
-        train = GangJobOperator(**SOUND, args=lambda **_: UserList(["a", "b"]))
-    train.render_template_fields({})
+    train = rendered({}, args=lambda **_: UserList(["a", "b"]))
 
     assert validate(train.gang_spec()) == ()
     assert train.gang_spec().args == ["a", "b"]
 
 
 def test_missing_manifest_file_fails_the_parsing() -> None:
-    with DAG("d", schedule=None):
-        train = GangJobOperator(task_id="train", manifest="nowhere.yaml")
-
     with pytest.raises(FileNotFoundError):
-        train.resolve_template_files()
+        rendered({}, task_id="train", manifest="nowhere.yaml")
 
 
 def test_entry_without_a_line_end_is_a_path(tmp_path: Path) -> None:
@@ -366,20 +364,16 @@ def file_with(**options: str) -> configparser.ConfigParser:
     return parser
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        pytest.param({}, True, id="not set"),
-        pytest.param({DEFERRABLE_OPTION: "false"}, False, id="set to false"),
-        pytest.param({DEFERRABLE_OPTION: "true"}, True, id="set to true"),
-        pytest.param({DEFERRABLE_OPTION: "false", "default_owner": "me"}, False, id="set to false, with other options"),
-        pytest.param(
-            {DEFERRABLE_OPTION: "false", **dict.fromkeys(GENERATED_OPTIONS, "1")},
-            True,
-            id="file that Airflow generated",
-        ),
-    ],
-)
+CONFIGURATIONS: dict[str, Any] = {
+    "not set": ({}, True),
+    "set to false": ({DEFERRABLE_OPTION: "false"}, False),
+    "set to true": ({DEFERRABLE_OPTION: "true"}, True),
+    "set to false, with other options": ({DEFERRABLE_OPTION: "false", "default_owner": "me"}, False),
+    "file that Airflow generated": ({DEFERRABLE_OPTION: "false", **dict.fromkeys(GENERATED_OPTIONS, "1")}, True),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 def test_file_decides_if_a_user_wrote_it(options: dict[str, str], expected: bool) -> None:
     assert default_deferrable(file_with(**options)) is expected
 

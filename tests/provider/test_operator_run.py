@@ -67,14 +67,14 @@ def test_gang_is_delivered_only_after_its_success_is_noted(task: TaskMaker) -> N
     assert train.jobs == []
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        pytest.param("running", id="refused"),
-        pytest.param("up_for_retry", id="given up before"),
-        pytest.param(ConnectionError("no API server"), id="unknown"),
-    ],
-)
+NOT_ACCEPTED: dict[str, Any] = {
+    "refused": "running",
+    "given up before": "up_for_retry",
+    "unknown": ConnectionError("no API server"),
+}
+
+
+@pytest.mark.parametrize("state", NOT_ACCEPTED.values(), ids=NOT_ACCEPTED)
 def test_gang_of_a_success_that_airflow_has_not_accepted_is_delivered_by_the_next_try(
     task: TaskMaker, state: Any
 ) -> None:
@@ -137,10 +137,9 @@ def test_deferral_holds_no_secret(task: TaskMaker, embedded: SandboxThread) -> N
 
 def test_execution_timeout_becomes_the_deadline_of_the_trigger(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, execution_timeout=timedelta(minutes=5))
-    context = train.next_try()
-    left = train.defer(context)
+    left = train.defer()
 
-    deadline = context["ti"].start_date.timestamp() + 300
+    deadline = train.context["ti"].start_date.timestamp() + 300
     assert (
         deadline - 1.1 <= left.trigger.args.deadline <= deadline + 0.1
     )  # the clock of the API server has whole seconds
@@ -312,11 +311,10 @@ def test_task_that_is_resumed_without_an_event_begins_anew(task: TaskMaker) -> N
 
 def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, execution_timeout=timedelta(hours=1))
-    context = train.next_try()
-    train.defer(context)
+    train.defer()
 
     with pytest.raises(DeadlineExceeded, match="execution_timeout of 3600 s"):
-        train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+        train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, train.context)
 
     assert train.stopped
     wait_for("the end of its pods, whose outcomes are not recorded", lambda: not train.pods)
@@ -415,14 +413,6 @@ def test_exit_code_of_all_failed_ranks_skips_the_task(task: TaskMaker) -> None:
 SUCCEEDED = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 
 
-def resume(train: Task, context: Any, event: dict[str, Any]) -> Any:
-    """Resume the task in a process of its own, as Airflow's task runner does."""
-    operator = train.operator()
-    value = operator.execute_complete(context, event)
-    train.note_success(operator, context, value)
-    return value
-
-
 def cleared_while_it_completes(train: Task) -> tuple[Any, TaskDeferred]:
     """Clear the task between the event and its completion. Return the context and the deferral of the second try."""
     first = train.next_try()
@@ -440,7 +430,7 @@ def test_the_second_try_claims_the_gang_of_the_first_one_and_delivers_its_result
     assert read_job(job).claim.id == str(second["ti"].id)
 
     event = with_task_instance(run_trigger(left), second["ti"])
-    assert resume(train, second, event) == [{"rank": 0}, {"rank": 1}]
+    assert train.resume(second, event) == [{"rank": 0}, {"rank": 1}]
     assert train.jobs == [], "delivered, and deleted as on_finish says"
 
 
@@ -449,7 +439,7 @@ def test_the_second_try_submits_another_gang_if_it_may_not_adopt_one(task: TaskM
     second, left = cleared_while_it_completes(train)
     event = with_task_instance(run_trigger(left), second["ti"])
 
-    assert resume(train, second, event) == [{"rank": 0}, {"rank": 1}]
+    assert train.resume(second, event) == [{"rank": 0}, {"rank": 1}]
     attempts = {job["metadata"]["name"][-2:] for job in train.jobs}
     assert attempts == {"-0", "-1"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -94,39 +95,63 @@ async def serving(body: bytes, status: int, headers: dict[str, str] | None = Non
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def submit(file: Path, *options: str) -> int:
-    return await asyncio.to_thread(main, ["submit", str(file), *options])
+@dataclass
+class Terminal:
+    """A terminal in which a file with a gang is submitted."""
+
+    rest: RestClient
+    file: Path
+    capsys: pytest.CaptureFixture[str]
+    id: str = field(default_factory=lambda: f"by rest {uuid4().hex}")
+
+    async def submit(self, server: str, *options: str) -> int:
+        """Run the command, and return its exit code."""
+        where = ["--id", self.id, "--conn-id", self.rest.conn_id, "-n", "default", "--server", server]
+        return await asyncio.to_thread(main, ["submit", str(self.file), *where, *options])
+
+    @property
+    def errors(self) -> list[str]:
+        return self.capsys.readouterr().err.splitlines()
 
 
-async def test_gang_is_submitted_once_and_awaited(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "-n", "default", "--server"]
-    async with airflow(rest) as url:
-        first = await submit(file, *options, url)
-        again = await submit(file, *options, f"{url}/", "--wait")
+@pytest.fixture
+def terminal(rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(rest, file, capsys)
+
+
+async def test_gang_is_submitted_once_and_awaited(terminal: Terminal) -> None:
+    async with airflow(terminal.rest) as url:
+        first = await terminal.submit(url)
+        again = await terminal.submit(f"{url}/", "--wait")
 
     assert (first, again) == (0, 0)
-    shown = capsys.readouterr().out.splitlines()  # among lines of the log, which begin with a date
+    shown = terminal.capsys.readouterr().out.splitlines()  # among lines of the log, which begin with a date
     created, adopted, ended = (line for line in shown if not line[:1].isdecimal())
     assert created.startswith("Created gang default/by-rest-")
     assert adopted.startswith("Adopted gang default/by-rest-")
     assert ended.endswith(" succeeded All 2 ranks succeeded.")
 
 
-async def test_wait_outlives_a_restart_of_airflow(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "-n", "default", "--wait", "--server"]
-    async with airflow(rest, answers=[503, 502, 429]) as url:
-        assert await submit(file, *options, url) == 0
+async def test_wait_outlives_a_restart_of_airflow(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with airflow(terminal.rest, answers=[503, 502, 429]) as url:
+        assert await terminal.submit(url, "--wait") == 0
     monkeypatch.setattr(cli_rest, "UNANSWERED_FOR_S", 0.2)
-    async with airflow(rest, answers=[503] * 1000) as url:
-        assert await submit(file, *options, url) == 3  # unlike that of a gang that has failed
-    assert "Airflow answered 503" in capsys.readouterr().err
-    async with airflow(rest, answers=[401]) as url:
-        assert await submit(file, *options, url) == 3, "the token has expired, and the gang may run on"
-    assert "Airflow answered 401" in capsys.readouterr().err
+    async with airflow(terminal.rest, answers=[503] * 1000) as url:
+        assert await terminal.submit(url, "--wait") == 3  # unlike that of a gang that has failed
+    assert "Airflow answered 503" in terminal.errors[-1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [(401, "Airflow answered 401"), (200, "whether a proxy asks for a login")],
+    ids=["the token has expired", "the answer is another document"],
+)
+async def test_wait_for_a_gang_that_may_run_on_does_not_tell_its_end(
+    terminal: Terminal, answer: int, message: str
+) -> None:
+    async with airflow(terminal.rest, answers=[answer]) as url:
+        assert await terminal.submit(url, "--wait") == 3
+    assert message in terminal.errors[-1]
 
 
 async def test_documented_client_works(
@@ -143,7 +168,7 @@ async def test_documented_client_works(
 
 
 async def test_server_is_trusted_by_the_certificates_of_the_system(
-    rest: RestClient, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = write_certificate(tmp_path, "airflow").decode()
 
@@ -151,36 +176,30 @@ async def test_server_is_trusted_by_the_certificates_of_the_system(
         context.load_verify_locations(cadata=authority)
 
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
-    async with airflow(rest, tmp_path) as url:
-        options = ["--id", uuid4().hex, "--conn-id", rest.conn_id, "-n", "default", "--server"]
-        assert await submit(file, *options, url) == 0
+    async with airflow(terminal.rest, tmp_path) as url:
+        assert await terminal.submit(url) == 0
 
 
-async def test_proxy_that_cannot_be_used_is_named(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxy_that_cannot_be_used_is_named(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    assert await submit(file, "--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server", "http://a") == 3
-    assert "SOCKS proxy" in capsys.readouterr().err
+    assert await terminal.submit("http://a") == 3
+    assert "SOCKS proxy" in terminal.errors[-1]
 
 
-async def test_refusals_are_one_line(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server"]
-    file.write_text("image: a\nwokers: 2\n")  # noqa: ASYNC240 - a small file
-    async with airflow(rest) as url:
-        refused = await submit(file, *options, url)
-        file.write_text("image: a\n")  # noqa: ASYNC240
-        forbidden = await submit(file, *options, url, "-n", "other")
-        moved = await submit(file, *options, f"{url}/moved")
-    silent = await submit(file, *options, f"http://127.0.0.1:{free_port()}")
-    nowhere = await submit(file, "--id", "a", "--conn-id", rest.conn_id, "--server", "http://a")
+async def test_refusals_are_one_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.file.write_text("image: a\nwokers: 2\n")
+    async with airflow(terminal.rest) as url:
+        refused = await terminal.submit(url)
+        terminal.file.write_text("image: a\n")
+        forbidden = await terminal.submit(url, "-n", "other")
+        moved = await terminal.submit(f"{url}/moved")
+    silent = await terminal.submit(f"http://127.0.0.1:{free_port()}")
+    nowhere = await terminal.submit("http://a", "-n", "")
     monkeypatch.delenv("GANGJOBS_TOKEN")
-    unknown = await submit(file, *options, "http://a")
+    unknown = await terminal.submit("http://a")
 
     assert (refused, forbidden, moved, silent, nowhere, unknown) == (1, 1, 1, 3, 1, 1)
-    lines = capsys.readouterr().err.splitlines()
+    lines = terminal.errors
     expected = (
         "wokers: is no parameter of a GangSpec. Did you mean workers?",
         "does not name 'embedded/other'",
@@ -202,50 +221,29 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("status", "body", "shown"), UNUSABLE.values(), ids=UNUSABLE)
-async def test_answer_of_something_else_is_one_line(
-    file: Path, capsys: pytest.CaptureFixture[str], rest: RestClient, status: int, body: bytes, shown: str
-) -> None:
-    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server"]
+async def test_answer_of_something_else_is_one_line(terminal: Terminal, status: int, body: bytes, shown: str) -> None:
     async with serving(body, status) as url:
-        assert await submit(file, *options, url) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert [shown in line for line in lines] == [True]
+        assert await terminal.submit(url) == 1
+    assert [shown in line for line in terminal.errors] == [True]
 
 
-async def test_wait_does_not_take_another_document_for_the_end(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--id", f"by rest {uuid4().hex}", "--conn-id", rest.conn_id, "-n", "default", "--wait", "--server"]
-    async with airflow(rest, answers=[200]) as url:
-        assert await submit(file, *options, url) == 3, "the gang may run on"
-    assert "whether a proxy asks for a login" in capsys.readouterr().err
-
-
-async def test_answer_that_is_not_compressed_as_it_says_is_one_line(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server"]
+async def test_answer_that_is_not_compressed_as_it_says_is_one_line(terminal: Terminal) -> None:
     async with serving(b"no gzip", 200, {"Content-Encoding": "gzip"}) as url:
-        assert await submit(file, *options, url) == 3
-    assert capsys.readouterr().err.startswith("gangjobs: Airflow did not answer: ")
+        assert await terminal.submit(url) == 3
+    (line,) = terminal.errors
+    assert line.startswith("gangjobs: Airflow did not answer: ")
 
 
-async def test_token_is_in_no_error(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server", "http://127.0.0.1:1"]
+async def test_token_is_in_no_error(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     for token in ("hidden\rhidden", "hidden\u00e9"):
         monkeypatch.setenv("GANGJOBS_TOKEN", token)
-        assert await submit(file, *options) == 1
-    shown = capsys.readouterr().err
+        assert await terminal.submit("http://127.0.0.1:1") == 1
+    shown = terminal.capsys.readouterr().err
     assert shown.count("GANGJOBS_TOKEN has a character that no token of Airflow has") == 2
     assert "hidden" not in shown
 
 
 @pytest.mark.parametrize("option", [("--server", "http://["), ("--id", "\udcff")], ids=["half an address", "no text"])
-async def test_options_that_make_no_address_are_one_line(
-    rest: RestClient, file: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
-) -> None:
-    options = ["--id", "a", "--conn-id", rest.conn_id, "-n", "default", "--server", "http://a", *option]
-    assert await submit(file, *options) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+async def test_options_that_make_no_address_are_one_line(terminal: Terminal, option: tuple[str, str]) -> None:
+    assert await terminal.submit("http://a", *option) == 1
+    assert len(terminal.errors) == 1

@@ -103,15 +103,15 @@ async def test_user_needs_airflows_permission_for_the_connection(rest: RestClien
     assert found["detail"] == "This needs Airflow's permission to edit the connection 'gpu'"
 
 
-@pytest.mark.parametrize(
-    ("entries", "status"),
-    [
-        pytest.param(CONN, 403, id="the namespace of the connection"),
-        pytest.param(f"{CONN}/third", 403, id="a third namespace"),
-        pytest.param(f"{CONN}, {CONN}/other", 404, id="this namespace"),
-        pytest.param(f"{CONN}/*", 404, id="all namespaces"),
-    ],
-)
+FURTHER_NAMESPACES: dict[str, Any] = {
+    "the namespace of the connection": (CONN, 403),
+    "a third namespace": (f"{CONN}/third", 403),
+    "this namespace": (f"{CONN}, {CONN}/other", 404),
+    "all namespaces": (f"{CONN}/*", 404),
+}
+
+
+@pytest.mark.parametrize(("entries", "status"), FURTHER_NAMESPACES.values(), ids=FURTHER_NAMESPACES)
 async def test_each_further_namespace_is_named(
     rest: RestClient, monkeypatch: pytest.MonkeyPatch, entries: str, status: int
 ) -> None:

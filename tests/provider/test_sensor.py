@@ -42,7 +42,7 @@ from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_serialized_trigger
-from tests.provider.virtual_time import in_virtual_time
+from tests.provider.virtual_time import cancel, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +84,10 @@ def gangs(connection: str) -> Iterator[Gangs]:
         gangs.hook.delete(ref)
 
 
+def context_of_sensor() -> Any:
+    return {"ti": SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)}
+
+
 def run_sensor(connection: str, *, of_triggerer: str | None = None, **parameters: Any) -> Any:
     """Run a sensor to its end, in the triggerer or by pokes, and return its value.
 
@@ -92,8 +96,7 @@ def run_sensor(connection: str, *, of_triggerer: str | None = None, **parameters
     known: dict[str, Any] = {"kubernetes_conn_id": connection, "poke_interval": 0.2, "timeout": 300, **parameters}
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", **known)
-    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
-    context: Any = {"ti": ti}
+    context = context_of_sensor()
     if not sensor.deferrable:
         return sensor.execute(context)
     with pytest.raises(TaskDeferred) as raised:
@@ -299,9 +302,8 @@ def test_timeout_names_what_the_sensor_has_waited_for(connection: str, selection
 def test_timeout_of_a_deferred_sensor_names_what_it_has_waited_for(connection: str) -> None:
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", gangs="train-0", kubernetes_conn_id=connection)
-    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
     with pytest.raises(AirflowSensorTimeout, match="has waited for gang 'train-0', until succeeded"):
-        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": ti})
+        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, context_of_sensor())
 
 
 RENDERED = {
@@ -332,10 +334,9 @@ def test_template_that_rendered_to_no_gang_is_refused(
         sensor = GangJobSensor(task_id="wait", kubernetes_conn_id=connection, deferrable=deferrable, **templates)
     for name, value in parameters.items():
         setattr(sensor, name, value)
-    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
 
     with pytest.raises(AirflowFailException, match=re.escape(message)):
-        sensor.execute({"ti": ti})
+        sensor.execute(context_of_sensor())
 
 
 @EACH_WAY
@@ -343,10 +344,9 @@ def test_wrong_template_is_no_failed_gang_that_soft_fail_skips(connection: str, 
     with DAG("d", schedule=None):
         sensor = GangJobSensor(task_id="wait", gangs="{{ value }}", kubernetes_conn_id=connection, soft_fail=True)
     sensor.deferrable, sensor.gangs = deferrable, None
-    ti = SimpleNamespace(id="ti", dag_id="d", run_id="r", task_id="wait", map_index=-1)
 
     with pytest.raises(AirflowFailException):
-        sensor.execute({"ti": ti})
+        sensor.execute(context_of_sensor())
 
 
 async def test_sensor_that_is_killed_leaves_the_gang(gangs: Gangs, connection: str) -> None:
@@ -354,8 +354,7 @@ async def test_sensor_that_is_killed_leaves_the_gang(gangs: Gangs, connection: s
     trigger = GangSelectionTrigger(kubernetes_conn_id=connection, namespace="default", names={ref.name: ""})
     waiting = asyncio.create_task(anext(trigger.run()))
     await is_watching()
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await cancel(waiting)
     if hasattr(trigger, "on_kill"):
         await trigger.on_kill()
     await informers().aclose()

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 WRITE = 'echo "hello from $RANK"; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 RESULTS = [{"rank": 0}, {"rank": 1}]
 IN_WORKER = "A worker ends"
+ENDS_IN_TRIGGERER: dict[str, Any] = {"deferrable": True, "results": "all", "stream_logs": False}
+Sent = list[tuple[str, Any, dict[str, str]]]
+"""Name, value and tags of metrics."""
 
 
 class Supervisor:
@@ -73,19 +76,23 @@ class Supervisor:
         return self.send(message)
 
 
-@pytest.fixture
-def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    supervisor = Supervisor()
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
-    monkeypatch.setattr(gang_completion, "ASK_AFTER_S", 0.1)
-    return supervisor
+class Triggerer:
+    """A triggerer in which the gangs of tasks end their tasks."""
 
+    def __init__(self, make: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+        self._make = make
+        self._capsys = capsys
+        self.supervisor = Supervisor()
 
-@pytest.fixture
-def run(task: TaskMaker, supervisor: Supervisor, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that defers a task, runs its trigger in a triggerer, and returns its event and the log."""
+    @property
+    def xcoms(self) -> dict[str, Any]:
+        return self.supervisor.xcoms
+
+    def task(self, script: str = WRITE, **given: Any) -> Task:
+        return self._make(script, **{**ENDS_IN_TRIGGERER, **given})
 
     def run(
+        self,
         one: Task | None = None,
         *,
         then: str = "success",
@@ -93,14 +100,21 @@ def run(task: TaskMaker, supervisor: Supervisor, capsys: pytest.CaptureFixture[s
         meanwhile: Callable[[Task, str], None] = lambda *_: None,
         **given: Any,
     ) -> tuple[Any, str]:
-        one = one or make(task, **given)
+        """Defer a task, run its trigger, and return its event and the log."""
+        one = one or self.task(**given)
         path, kwargs = one.defer().trigger.serialize()
         assert path.endswith("GangJobTrigger")
         before(one)
-        event = asyncio.run(_in_triggerer(one, kwargs, supervisor, then, meanwhile))
-        return event, capsys.readouterr().out
+        event = asyncio.run(_in_triggerer(one, kwargs, self.supervisor, then, meanwhile))
+        return event, self._capsys.readouterr().out
 
-    return run
+
+@pytest.fixture
+def triggerer(task: TaskMaker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Triggerer:
+    triggerer = Triggerer(task, capsys)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", triggerer.supervisor, raising=False)
+    monkeypatch.setattr(gang_completion, "ASK_AFTER_S", 0.1)
+    return triggerer
 
 
 async def _in_triggerer(
@@ -122,48 +136,39 @@ async def _in_triggerer(
     return event
 
 
-def make(task: TaskMaker, script: str = WRITE, **given: Any) -> Task:
-    parameters = {"deferrable": True, "results": "all", "stream_logs": False}
-    return task(script, **{**parameters, **given})
-
-
 def resume(one: Task, event: Any) -> Any:
     """Resume the task in a worker with the event of its trigger."""
     payload = json.loads(json.dumps(event.payload))
-    operator, context = one.operator(), one.next_try()
-    context["ti"].id, context["ti"].task = payload["task_instance"], operator
-    value = operator.execute_complete(context, payload)
-    one.note_success(operator, context, value)
-    return value
+    context = one.next_try()
+    context["ti"].id, context["ti"].task = payload["task_instance"], one.operator()
+    return one.resume(context, payload)
 
 
-def test_success_of_a_gang_ends_its_task_with_its_results_and_logs(
-    task: TaskMaker, supervisor: Supervisor, run: Any
-) -> None:
-    one = make(task)
+def test_success_of_a_gang_ends_its_task_with_its_results_and_logs(triggerer: Triggerer) -> None:
+    one = triggerer.task()
 
-    event, log = run(one)
+    event, log = triggerer.run(one)
 
     assert isinstance(event, TaskSuccessEvent), log
-    assert supervisor.xcoms["return_value"] == RESULTS
-    assert supervisor.columns == {"gang_end": (-1, None, False), "return_value": (-1, None, False)}
+    assert triggerer.xcoms["return_value"] == RESULTS
+    assert triggerer.supervisor.columns == {"gang_end": (-1, None, False), "return_value": (-1, None, False)}
     assert log.count("[rank 0] hello from 0") == 1
     assert "Its task ends in the triggerer, without a worker" in log
     assert one.jobs == [], "on_finish deletes gangs that have succeeded"
 
 
-def test_xcoms_are_those_of_a_worker(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
-    one = make(task, on_finish="keep")
-    event, log = run(one, then="up_for_retry")
+def test_xcoms_are_those_of_a_worker(triggerer: Triggerer) -> None:
+    one = triggerer.task(on_finish="keep")
+    event, log = triggerer.run(one, then="up_for_retry")
     assert isinstance(event, TaskSuccessEvent), log
 
     one.parameters["end_from_trigger"] = False
-    event, _ = run(one)
+    event, _ = triggerer.run(one)
     resume(one, event)
 
     of_worker = {key: serialize(value) for key, value in one.xcoms.items()}
     assert of_worker.pop("gang")
-    assert without_try(supervisor.xcoms) == without_try({key: of_worker[key] for key in supervisor.xcoms})
+    assert without_try(triggerer.xcoms) == without_try({key: of_worker[key] for key in triggerer.xcoms})
 
 
 def without_try(xcoms: dict[str, Any]) -> str:
@@ -174,19 +179,19 @@ def without_try(xcoms: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("state", "delivered"), [("success", True), ("failed", False), ("scheduled", False)])
 def test_gang_is_delivered_only_after_airflow_has_noted_the_success(
-    task: TaskMaker, run: Any, state: str, delivered: bool
+    triggerer: Triggerer, state: str, delivered: bool
 ) -> None:
-    one = make(task, on_finish="keep")
+    one = triggerer.task(on_finish="keep")
 
-    run(one, then=state)
+    triggerer.run(one, then=state)
 
     (job,) = one.jobs
     assert (ANNOTATION_DELIVERED in job["metadata"]["annotations"]) is delivered
 
 
-def test_gang_whose_event_airflow_did_not_accept_is_adopted_by_the_next_try(task: TaskMaker, run: Any) -> None:
-    one = make(task)
-    run(one, then="failed")
+def test_gang_whose_event_airflow_did_not_accept_is_adopted_by_the_next_try(triggerer: Triggerer) -> None:
+    one = triggerer.task()
+    triggerer.run(one, then="failed")
 
     one.parameters |= {"deferrable": False}
 
@@ -194,11 +199,13 @@ def test_gang_whose_event_airflow_did_not_accept_is_adopted_by_the_next_try(task
     assert one.xcoms["gang"]["name"].endswith("-0"), "another gang was submitted"
 
 
-def test_failed_gang_resumes_its_task_in_a_worker(supervisor: Supervisor, run: Any) -> None:
-    event, log = run(script="exit 3")
-    assert (event.payload["status"], supervisor.xcoms) == ("failed", {})
+def test_failed_gang_resumes_its_task_in_a_worker(triggerer: Triggerer) -> None:
+    event, log = triggerer.run(script="exit 3")
+    assert (event.payload["status"], triggerer.xcoms) == ("failed", {})
     assert "the gang has not succeeded" in log
-    assert supervisor.asked.count("GetTaskStates") == 1, "the first request takes seconds, and is not sent at the end"
+    assert triggerer.supervisor.asked.count("GetTaskStates") == 1, (
+        "the first request takes seconds, and is not sent at the end"
+    )
 
 
 def long_logs(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
@@ -214,12 +221,12 @@ def refused_xcom(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> Non
 
 
 def test_end_of_a_task_with_an_execution_timeout_has_less_time(
-    task: TaskMaker, supervisor: Supervisor, run: Any, monkeypatch: pytest.MonkeyPatch
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang_completion, "END_WITH_DEADLINE_WITHIN_S", 0.0)
 
-    _, without = run(make(task))
-    event, log = run(make(task, execution_timeout=timedelta(hours=1)))
+    _, without = triggerer.run(triggerer.task())
+    event, log = triggerer.run(triggerer.task(execution_timeout=timedelta(hours=1)))
 
     assert IN_WORKER not in without
     assert "the end was not complete within 0 s" in log
@@ -235,12 +242,12 @@ def test_end_of_a_task_with_an_execution_timeout_has_less_time(
     ],
 )
 def test_end_that_fails_in_the_triggerer_is_that_of_a_worker(
-    task: TaskMaker, supervisor: Supervisor, run: Any, monkeypatch: pytest.MonkeyPatch, disturb: Any, why: str
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch, disturb: Any, why: str
 ) -> None:
-    disturb(monkeypatch, supervisor)
-    one = make(task)
+    disturb(monkeypatch, triggerer.supervisor)
+    one = triggerer.task()
 
-    event, log = run(one)
+    event, log = triggerer.run(one)
 
     assert f"{IN_WORKER} the task of gang" in log
     assert why in log
@@ -249,7 +256,7 @@ def test_end_that_fails_in_the_triggerer_is_that_of_a_worker(
 
 @pytest.mark.parametrize("changes", [claimed("another"), {ANNOTATION_DELIVERED: "2026-01-01T00:00:00Z"}])
 def test_trigger_that_is_late_leaves_the_xcoms_of_the_next_try_alone(
-    task: TaskMaker, supervisor: Supervisor, run: Any, changes: dict[str, str]
+    triggerer: Triggerer, changes: dict[str, str]
 ) -> None:
     def change(one: Task) -> None:
         (job,) = one.jobs
@@ -257,22 +264,22 @@ def test_trigger_that_is_late_leaves_the_xcoms_of_the_next_try_alone(
         patch = {"metadata": {"annotations": changes}}
         one.cluster.call(lambda it: it.registry.patch(JOBS, meta["name"], meta["namespace"], patch))  # type: ignore[union-attr]
 
-    event, log = run(make(task, on_finish="keep"), before=change)
+    event, log = triggerer.run(triggerer.task(on_finish="keep"), before=change)
 
-    assert (event.payload["status"], supervisor.xcoms) == ("succeeded", {})
+    assert (event.payload["status"], triggerer.xcoms) == ("succeeded", {})
     assert "another try is responsible for the gang, or the gang is delivered or gone" in log
 
 
-def test_task_without_xcoms_pushes_none(supervisor: Supervisor, run: Any) -> None:
-    event, _ = run(do_xcom_push=False)
+def test_task_without_xcoms_pushes_none(triggerer: Triggerer) -> None:
+    event, _ = triggerer.run(do_xcom_push=False)
 
-    assert (isinstance(event, TaskSuccessEvent), supervisor.xcoms) == (True, {})
+    assert (isinstance(event, TaskSuccessEvent), triggerer.xcoms) == (True, {})
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, str]]]:
-    """The metrics that were sent: name, value and tags."""
-    sent: list[tuple[str, Any, dict[str, str]]] = []
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    """The metrics that were sent."""
+    sent: Sent = []
 
     def note(name: str, value: Any = 1, **options: Any) -> None:
         sent.append((name, value, options.get("tags", {})))
@@ -284,10 +291,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, str]
 OF_SUCCESS = ("operator_successes", "ti_successes", "ti.finish", "task.duration")
 
 
-def test_metrics_of_a_success_are_sent_once_after_airflow_has_noted_it(
-    run: Any, sent: list[tuple[str, Any, dict[str, str]]]
-) -> None:
-    run()
+def test_metrics_of_a_success_are_sent_once_after_airflow_has_noted_it(triggerer: Triggerer, sent: Sent) -> None:
+    triggerer.run()
 
     names = {"dag_id": "d", "task_id": "train"}
     of_success = {name: tags for name, _, tags in sent if name in OF_SUCCESS}
@@ -304,67 +309,57 @@ def test_metrics_of_a_success_are_sent_once_after_airflow_has_noted_it(
 
 @pytest.mark.parametrize("on_finish", ["keep", "delete"])
 def test_metrics_of_a_gang_that_another_process_has_delivered_are_not_sent_again(
-    task: TaskMaker, run: Any, sent: list[tuple[str, Any, dict[str, str]]], on_finish: str
+    triggerer: Triggerer, sent: Sent, on_finish: str
 ) -> None:
-    one = make(task, on_finish=on_finish)
+    one = triggerer.task(on_finish=on_finish)
 
     def deliver_first(one: Task, claim: str) -> None:
         ref, deletes = GangRef(**one.xcoms["gang"]), on_finish == "delete"
         assert GangJobHook(one.connection).call(lambda gangs: deliver(gangs.client, ref, claim, deletes=deletes))
 
-    run(one, meanwhile=deliver_first)
+    triggerer.run(one, meanwhile=deliver_first)
 
     assert [name for name, *_ in sent if name in OF_SUCCESS] == []
 
 
-def test_metrics_of_a_task_that_a_user_has_marked_are_not_sent(
-    run: Any, sent: list[tuple[str, Any, dict[str, str]]]
-) -> None:
-    run(then="failed")
+def test_metrics_of_a_task_that_a_user_has_marked_are_not_sent(triggerer: Triggerer, sent: Sent) -> None:
+    triggerer.run(then="failed")
 
     assert [name for name, *_ in sent if name in OF_SUCCESS] == []
 
 
-def test_logs_that_another_triggerer_has_copied_have_a_note(
-    task: TaskMaker, supervisor: Supervisor, run: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("late_s", [gang_completion.LATE_S, -60.0], ids=["seconds before", "long before"])
+def test_logs_that_a_triggerer_has_copied_before_have_a_note(
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch, late_s: float
 ) -> None:
-    monkeypatch.setattr(gang_completion, "LATE_S", -60.0)
-    note, one = "lines appear a second time", make(task, on_finish="keep")
-
-    _, first = run(one, then="up_for_retry")
-    _, second = run(one, then="up_for_retry")
-
-    assert supervisor.xcoms["return_value"] == RESULTS
-    assert (note in first, note in second) == (False, True)
-
-
-def test_logs_that_a_triggerer_has_copied_before_it_was_stopped_have_a_note(task: TaskMaker, run: Any) -> None:
     """Airflow gives the triggers of a triggerer that is stopped to another one within seconds."""
-    note, one = "lines appear a second time", make(task, on_finish="keep")
+    monkeypatch.setattr(gang_completion, "LATE_S", late_s)
+    note, one = "lines appear a second time", triggerer.task(on_finish="keep")
 
-    _, first = run(one, then="up_for_retry")
-    _, second = run(one, then="up_for_retry")
+    _, first = triggerer.run(one, then="up_for_retry")
+    _, second = triggerer.run(one, then="up_for_retry")
 
+    assert triggerer.xcoms["return_value"] == RESULTS
     assert (note in first, note in second) == (False, True)
 
 
 def test_trigger_that_records_the_first_outcome_does_not_ask_who_else_has_copied_the_logs(
-    task: TaskMaker, supervisor: Supervisor, run: Any
+    triggerer: Triggerer,
 ) -> None:
     """In a burst, gangs end before their triggers begin, and each request waits for its turn at the supervisor."""
 
     def wait_until_complete(one: Task) -> None:
         poll(lambda: all("completionTime" in job.get("status", {}) for job in one.jobs))
 
-    run(make(task), before=wait_until_complete)
+    triggerer.run(before=wait_until_complete)
 
-    assert supervisor.xcoms["return_value"] == RESULTS
-    assert "GetXCom" not in supervisor.asked
+    assert triggerer.xcoms["return_value"] == RESULTS
+    assert "GetXCom" not in triggerer.supervisor.asked
 
 
 @pytest.mark.parametrize(("logs", "is_told"), [("all", True), ("none", False)])
 def test_logs_that_a_worker_copies_after_the_triggerer_has_copied_them_have_a_note(
-    task: TaskMaker, run: Any, monkeypatch: pytest.MonkeyPatch, logs: str, is_told: bool
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch, logs: str, is_told: bool
 ) -> None:
     async def drain(channel: LogChannel, within_s: float = 0.0) -> bool:
         if within_s:
@@ -373,7 +368,7 @@ def test_logs_that_a_worker_copies_after_the_triggerer_has_copied_them_have_a_no
 
     monkeypatch.setattr(LogChannel, "drain", drain)
 
-    event, log = run(make(task, logs=logs))
+    event, log = triggerer.run(triggerer.task(logs=logs))
 
     assert event.payload["status"] == "succeeded"
     assert ("appear a second time" in log) is is_told
@@ -383,15 +378,15 @@ def test_dag_processor_has_no_callback_of_the_provider() -> None:
     assert operator(GangJobOperator).on_success_callback == []
 
 
-def test_result_that_is_too_large_is_the_error_of_a_worker(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
-    event, log = run(results_limit=5)
+def test_result_that_is_too_large_is_the_error_of_a_worker(triggerer: Triggerer) -> None:
+    event, log = triggerer.run(results_limit=5)
 
-    assert (event.payload["status"], supervisor.xcoms) == ("succeeded", {})
+    assert (event.payload["status"], triggerer.xcoms) == ("succeeded", {})
     assert "results_limit" in log
 
 
 def test_trigger_of_dag_test_leaves_the_end_to_its_process(task: TaskMaker) -> None:
-    left = make(task).defer()
+    left = task(WRITE, **ENDS_IN_TRIGGERER).defer()
 
     async def events() -> list[Any]:
         try:
@@ -499,7 +494,7 @@ def test_what_only_the_running_airflow_knows_is_told_when_the_task_defers(
     else:
         monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
 
-    left = make(task).defer()
+    left = task(WRITE, **ENDS_IN_TRIGGERER).defer()
 
     named = {
         "backend": "XCom backend",
@@ -523,20 +518,20 @@ def mapped_over(one: Task) -> Task:
     return one
 
 
-def test_value_over_which_a_task_is_mapped_has_its_length(task: TaskMaker, supervisor: Supervisor, run: Any) -> None:
-    event, log = run(mapped_over(make(task)))
+def test_value_over_which_a_task_is_mapped_has_its_length(triggerer: Triggerer) -> None:
+    event, log = triggerer.run(mapped_over(triggerer.task()))
 
     assert isinstance(event, TaskSuccessEvent), log
-    assert supervisor.columns["return_value"] == (-1, 2, False)
+    assert triggerer.supervisor.columns["return_value"] == (-1, 2, False)
 
 
 @pytest.mark.parametrize("given", [{"do_xcom_push": False}, {"results": "none"}], ids=["not pushed", "none"])
 def test_worker_refuses_the_end_without_the_value_over_which_a_task_is_mapped(
-    task: TaskMaker, supervisor: Supervisor, run: Any, given: dict[str, Any]
+    triggerer: Triggerer, given: dict[str, Any]
 ) -> None:
-    event, log = run(mapped_over(make(task, **given)))
+    event, log = triggerer.run(mapped_over(triggerer.task(**given)))
 
-    assert (event.payload["status"], supervisor.xcoms) == ("succeeded", {})
+    assert (event.payload["status"], triggerer.xcoms) == ("succeeded", {})
     assert "another task is mapped over its value" in log
 
 
