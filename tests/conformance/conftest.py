@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.api_server import ApiServer, embedded, existing, fresh_namespace
+from tests.conformance.builders import config_map, job, pod
 from tests.conformance.namespace import Namespace
 from tests.conformance.targets import NEWEST_SANDBOX, SANDBOXES, chosen, started
 
@@ -101,3 +102,24 @@ def grouped(each_release: ApiServer) -> ApiServer:
 def server(each_release: ApiServer) -> ApiServer:
     """An API server, for tests of behaviour that is the same in all releases."""
     return each_release
+
+
+@pytest.fixture
+async def stored_pod(server: ApiServer) -> str:
+    """The path of a new pod `a`."""
+    await server.create(server.core("pods"), pod())
+    return server.core("pods", "a")
+
+
+@pytest.fixture
+async def stored_config_map(server: ApiServer) -> str:
+    """The path of a new ConfigMap `a` without data."""
+    await server.create(server.core("configmaps"), config_map())
+    return server.core("configmaps", "a")
+
+
+@pytest.fixture
+async def stored_job(server: ApiServer) -> str:
+    """The path of a new Job `a`, which is suspended."""
+    await server.create(server.jobs(), job())
+    return server.jobs("a")

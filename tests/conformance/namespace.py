@@ -94,6 +94,19 @@ class Namespace:
             self.list_objects("pods", **selected), key=lambda pod: (_index(pod), pod["metadata"]["creationTimestamp"])
         )
 
+    def run_job(self, manifest: Obj) -> list[Obj]:
+        """Create a Job of two pods on new nodes that have started the pods. Return the pods."""
+        self.add_nodes()
+        self.create("jobs", manifest)
+        pods = self.wait_bound(2)
+        self.set_running(*pods)
+        return pods
+
+    def delete_job(self, propagation: str | None, name: str = "j") -> None:
+        """Delete a Job, by default without a policy, and wait until the Job is gone."""
+        self.delete("jobs", name, **({"propagationPolicy": propagation} if propagation else {}))
+        self.wait_gone("jobs", name)
+
     def wait_pods(self, count: int, job: str = "j") -> list[Obj]:
         """The Job's pods, when there are so many that are not being deleted."""
 
@@ -115,6 +128,36 @@ class Namespace:
     def wait_job(self, condition: str, status: str = "True", *, job: str = "j") -> Obj:
         """The Job, when it has this condition."""
         return self.wait_condition("jobs", job, condition, status)
+
+    def wait_status(self, name: str = "j", **fields: Any) -> Obj:
+        """The Job, when its status has these numbers; `...` stands for any that is neither zero nor empty."""
+
+        def has() -> Obj | None:
+            job = self.job(name)
+            status = job.get("status", {})
+            is_reached = all(
+                status.get(key) if value is ... else status.get(key) == value for key, value in fields.items()
+            )
+            return job if is_reached else None
+
+        return self.wait_until(has, lambda: f"{fields}: {self.job(name).get('status')}")
+
+    def wait_deletion_requested(self, job: str | None = None) -> None:
+        """Wait until somebody has deleted all pods of a Job, or all pods, which may be held."""
+        self.wait_until(
+            lambda: all("deletionTimestamp" in pod["metadata"] for pod in self.pods(job)),
+            lambda: "pods that are being deleted",
+        )
+
+    def wait_finalizers(self, *finalizers: str) -> None:
+        """Wait until each pod has these finalizers only."""
+        self.wait_until(
+            lambda: all(pod["metadata"].get("finalizers", []) == [*finalizers] for pod in self.pods()),
+            lambda: f"finalizers {finalizers}: {[pod['metadata'] for pod in self.pods()]}",
+        )
+
+    def wait_no_pods(self, job: str | None = None) -> None:
+        self.wait_until(lambda: not self.pods(job), lambda: f"no pods: {[_brief(pod) for pod in self.pods(job)]}")
 
     def wait_condition(self, plural: str, name: str, condition: str, status: str = "True") -> Obj:
         def has() -> Obj | None:

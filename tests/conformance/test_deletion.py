@@ -64,11 +64,12 @@ async def test_finalizers_cannot_be_added_to_a_deleted_object(server: ApiServer)
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "another"}, {"resourceVersion": "1"}], ids=["uid", "version"])
-async def test_unmet_precondition_conflicts(server: ApiServer, precondition: dict[str, str]) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    response = await server.send_delete(server.core("configmaps", "a"), preconditions=precondition)
+async def test_unmet_precondition_conflicts(
+    server: ApiServer, stored_config_map: str, precondition: dict[str, str]
+) -> None:
+    response = await server.send_delete(stored_config_map, preconditions=precondition)
     assert "in the precondition" in refused(response, 409, "Conflict")["message"]
-    assert await server.exists(server.core("configmaps", "a"))
+    assert await server.exists(stored_config_map)
 
 
 async def test_object_that_changed_is_not_deleted_in_its_former_version(server: ApiServer) -> None:
@@ -87,10 +88,9 @@ async def test_met_precondition_deletes(server: ApiServer) -> None:
     assert not await server.exists(server.core("configmaps", "a"))
 
 
-async def test_dry_run_deletes_nothing(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    await server.delete(server.core("configmaps", "a"), dryRun=["All"])
-    assert await server.exists(server.core("configmaps", "a"))
+async def test_dry_run_deletes_nothing(server: ApiServer, stored_config_map: str) -> None:
+    await server.delete(stored_config_map, dryRun=["All"])
+    assert await server.exists(stored_config_map)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,8 @@ async def test_propagation_is_left_to_the_garbage_collector(
     await server.patch(server.jobs("a"), {"metadata": {"finalizers": None}})
 
 
-async def test_job_deleted_without_a_policy_warns(server: ApiServer) -> None:
-    await server.create(server.jobs(), job())
-    response = await server.send_delete(server.jobs("a"))
+async def test_job_deleted_without_a_policy_warns(server: ApiServer, stored_job: str) -> None:
+    response = await server.send_delete(stored_job)
     assert "child pods are preserved by default" in response.headers["Warning"]
 
 
@@ -126,16 +125,12 @@ async def test_background_is_the_default_of_other_kinds(server: ApiServer) -> No
     await server.patch(server.core("configmaps", "a"), RELEASE, STRATEGIC)
 
 
-async def test_unknown_propagation_is_refused(server: ApiServer) -> None:
-    await server.create(server.jobs(), job())
-    assert invalid_fields(await server.send_delete(server.jobs("a"), propagationPolicy="Never")) == [
-        "propagationPolicy"
-    ]
+async def test_unknown_propagation_is_refused(server: ApiServer, stored_job: str) -> None:
+    assert invalid_fields(await server.send_delete(stored_job, propagationPolicy="Never")) == ["propagationPolicy"]
 
 
-async def test_propagation_policy_and_orphan_dependents_exclude_each_other(server: ApiServer) -> None:
-    await server.create(server.jobs(), job())
-    response = await server.send_delete(server.jobs("a"), propagationPolicy="Background", orphanDependents=True)
+async def test_propagation_policy_and_orphan_dependents_exclude_each_other(server: ApiServer, stored_job: str) -> None:
+    response = await server.send_delete(stored_job, propagationPolicy="Background", orphanDependents=True)
     assert invalid_fields(response) == ["propagationPolicy"]
 
 
@@ -153,11 +148,10 @@ async def test_deletion_of_a_job_is_a_new_generation(server: ApiServer) -> None:
     await server.patch(server.jobs("a"), {"metadata": {"finalizers": None}})
 
 
-async def test_pod_without_a_node_is_deleted_at_once(server: ApiServer) -> None:
-    await server.create(server.core("pods"), pod())
-    last = await server.delete(server.core("pods", "a"))
+async def test_pod_without_a_node_is_deleted_at_once(server: ApiServer, stored_pod: str) -> None:
+    last = await server.delete(stored_pod)
     assert (last["kind"], last["metadata"]["deletionGracePeriodSeconds"]) == ("Pod", 0)
-    assert not await server.exists(server.core("pods", "a"))
+    assert not await server.exists(stored_pod)
 
 
 @pytest.mark.parametrize(

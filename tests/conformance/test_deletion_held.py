@@ -20,9 +20,7 @@ def held(namespace: Namespace) -> list[Obj]:
     pods = namespace.wait_pods(2)
     namespace.set_terminated(*pods, message="a result")
     namespace.wait_job("Complete")
-    namespace.wait_until(
-        lambda: [pod["metadata"]["finalizers"] for pod in namespace.pods()] == [[FOREIGN]] * 2, lambda: "only ours"
-    )
+    namespace.wait_finalizers(FOREIGN)
     return pods
 
 
@@ -35,9 +33,8 @@ def messages(namespace: Namespace) -> list[str]:
 
 
 def test_background_deletion_keeps_pods_with_a_finalizer(namespace: Namespace, held: list[Obj]) -> None:
-    namespace.delete("jobs", "j", propagationPolicy="Background")
-    namespace.wait_gone("jobs", "j")
-    namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
+    namespace.delete_job("Background")
+    namespace.wait_deletion_requested()
     assert messages(namespace) == ["a result"] * 2
     namespace.remove_finalizer(*held)
     assert namespace.pods() == []
@@ -45,7 +42,7 @@ def test_background_deletion_keeps_pods_with_a_finalizer(namespace: Namespace, h
 
 def test_foreground_deletion_keeps_the_job_until_its_pods_are_released(namespace: Namespace, held: list[Obj]) -> None:
     namespace.delete("jobs", "j", propagationPolicy="Foreground")
-    namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
+    namespace.wait_deletion_requested()
     job = namespace.job()
     assert job["metadata"]["finalizers"] == ["foregroundDeletion"]
     assert job["status"]["completedIndexes"] == "0,1"
@@ -53,20 +50,13 @@ def test_foreground_deletion_keeps_the_job_until_its_pods_are_released(namespace
     namespace.wait_gone("jobs", "j")
 
 
-def test_orphaned_pods_do_not_change(namespace: Namespace, held: list[Obj]) -> None:
-    namespace.delete("jobs", "j", propagationPolicy="Orphan")
-    namespace.wait_gone("jobs", "j")
+@pytest.mark.parametrize("propagation", ["Orphan", None])
+def test_orphaned_pods_do_not_change(namespace: Namespace, held: list[Obj], propagation: str | None) -> None:
+    """A deletion without a policy orphans the pods too, so a client always names the policy."""
+    namespace.delete_job(propagation)
     assert ["ownerReferences" in pod["metadata"] for pod in namespace.pods()] == [False, False]
     assert deletion_requested(namespace) == [False, False]
     assert [pod["metadata"]["finalizers"] for pod in namespace.pods()] == [[FOREIGN]] * 2
-    assert held
-
-
-def test_deletion_without_a_policy_orphans_the_pods(namespace: Namespace, held: list[Obj]) -> None:
-    """A client therefore always names the policy."""
-    namespace.delete("jobs", "j")
-    namespace.wait_gone("jobs", "j")
-    assert deletion_requested(namespace) == [False, False]
     assert held
 
 
@@ -74,7 +64,7 @@ def test_expired_job_stays_until_its_pods_are_released(namespace: Namespace) -> 
     namespace.create("jobs", indexed(finalizers=(FOREIGN,), ttlSecondsAfterFinished=1))
     pods = namespace.wait_pods(2)
     namespace.set_terminated(*pods)
-    namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
+    namespace.wait_deletion_requested()
     assert namespace.job()["metadata"]["finalizers"] == ["foregroundDeletion"]
     namespace.remove_finalizer(*pods)
     namespace.wait_gone("jobs", "j")

@@ -10,26 +10,15 @@ from tests.conformance.manifests import indexed, owner_reference
 from tests.conformance.namespace import FOREIGN
 
 if TYPE_CHECKING:
-    from tests.conformance.namespace import Namespace, Obj
+    from tests.conformance.namespace import Namespace
 
 
 def test_running_pods_of_a_deleted_job_end_and_wait_for_their_release(namespace: Namespace) -> None:
-    namespace.add_nodes()
-    namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
-    pods = namespace.wait_bound(2)
-    namespace.set_running(*pods)
-    namespace.delete("jobs", "j", propagationPolicy="Background")
-    namespace.wait_gone("jobs", "j")
-    namespace.wait_until(
-        lambda: (
-            [
-                ("deletionTimestamp" in pod["metadata"], pod["metadata"].get("finalizers"), pod["status"]["phase"])
-                for pod in namespace.pods()
-            ]
-            == [(True, [FOREIGN], "Running")] * 2
-        ),
-        lambda: f"pods that are ours alone: {[pod['metadata'] for pod in namespace.pods()]}",
-    )
+    pods = namespace.run_job(indexed(finalizers=(FOREIGN,)))
+    namespace.delete_job("Background")
+    namespace.wait_deletion_requested()
+    namespace.wait_finalizers(FOREIGN)
+    assert [pod["status"]["phase"] for pod in namespace.pods()] == ["Running", "Running"]
     namespace.set_terminated(*pods, exit_code=143)
     assert [pod["status"]["phase"] for pod in namespace.pods()] == ["Failed", "Failed"]
     namespace.remove_finalizer(*pods)
@@ -37,14 +26,9 @@ def test_running_pods_of_a_deleted_job_end_and_wait_for_their_release(namespace:
 
 
 def test_orphaned_pods_run_on_without_tracking(namespace: Namespace) -> None:
-    namespace.add_nodes()
-    namespace.create("jobs", indexed())
-    namespace.set_running(*namespace.wait_bound(2))
-    namespace.delete("jobs", "j", propagationPolicy="Orphan")
-    namespace.wait_gone("jobs", "j")
-    namespace.wait_until(
-        lambda: not any(pod["metadata"].get("finalizers") for pod in namespace.pods()), lambda: "no finalizers"
-    )
+    namespace.run_job(indexed())
+    namespace.delete_job("Orphan")
+    namespace.wait_finalizers()
     assert [
         ("ownerReferences" in pod["metadata"], "deletionTimestamp" in pod["metadata"]) for pod in namespace.pods()
     ] == [(False, False)] * 2
@@ -54,7 +38,7 @@ def test_pods_without_a_node_are_deleted_with_their_job(namespace: Namespace) ->
     namespace.create("jobs", indexed())
     namespace.wait_pods(2)
     namespace.delete("jobs", "j", propagationPolicy="Background")
-    namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
+    namespace.wait_no_pods()
 
 
 @pytest.mark.long_wait
@@ -72,12 +56,9 @@ def test_held_pods_without_a_node_become_failed(namespace: Namespace) -> None:
 
 
 def test_foreground_deletion_waits_for_running_pods(namespace: Namespace) -> None:
-    namespace.add_nodes()
-    namespace.create("jobs", indexed())
-    pods = namespace.wait_bound(2)
-    namespace.set_running(*pods)
+    pods = namespace.run_job(indexed())
     namespace.delete("jobs", "j", propagationPolicy="Foreground")
-    namespace.wait_until(lambda: _going(namespace.pods()) == [True, True], lambda: "pods that are being deleted")
+    namespace.wait_deletion_requested()
     assert "deletionTimestamp" in namespace.job()["metadata"]
     namespace.set_terminated(*pods, exit_code=143)
     namespace.wait_gone("jobs", "j")
@@ -85,17 +66,10 @@ def test_foreground_deletion_waits_for_running_pods(namespace: Namespace) -> Non
 
 def test_job_controller_removes_its_finalizer_from_running_pods_of_a_deleted_job(namespace: Namespace) -> None:
     """The controller syncs a Job in one thread, so it creates no other pod of this Job."""
-    namespace.add_nodes()
-    namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
-    namespace.set_running(*namespace.wait_bound(2))
+    namespace.run_job(indexed(finalizers=(FOREIGN,)))
     namespace.delete("jobs", "j", propagationPolicy="Foreground")
-    namespace.wait_until(
-        lambda: (
-            [(pod["metadata"].get("finalizers"), pod["status"]["phase"]) for pod in namespace.pods()]
-            == [([FOREIGN], "Running")] * 2
-        ),
-        lambda: f"pods that are ours alone: {[pod['metadata'] for pod in namespace.pods()]}",
-    )
+    namespace.wait_finalizers(FOREIGN)
+    assert [pod["status"]["phase"] for pod in namespace.pods()] == ["Running", "Running"]
     namespace.remove_finalizer(*namespace.pods())
     assert "deletionTimestamp" in namespace.job()["metadata"]
 
@@ -110,12 +84,7 @@ def test_objects_that_the_job_owns_are_deleted_with_it(namespace: Namespace) -> 
 def test_object_of_an_owner_that_is_gone_is_collected(namespace: Namespace) -> None:
     """Another Job of the same name is not the owner."""
     job = namespace.create("jobs", indexed(suspend=True))
-    namespace.delete("jobs", "j", propagationPolicy="Background")
-    namespace.wait_gone("jobs", "j")
+    namespace.delete_job("Background")
     namespace.create("jobs", indexed(suspend=True))
     namespace.create("configmaps", {"metadata": {"name": "late", "ownerReferences": [owner_reference(job)]}})
     namespace.wait_gone("configmaps", "late")
-
-
-def _going(pods: list[Obj]) -> list[bool]:
-    return ["deletionTimestamp" in pod["metadata"] for pod in pods]

@@ -44,49 +44,40 @@ async def test_unknown_mode_is_refused(server: ApiServer) -> None:
     refused(response, 422, "Invalid")
 
 
-@pytest.mark.parametrize(
-    ("obj", "complaint"),
-    [
-        pytest.param(
-            pod(container={"env": [{"name": "A", "value": 1}]}),
-            "cannot unmarshal number into Go struct field EnvVar.spec.containers.env.value of type string",
-            id="number in env",
-        ),
-        pytest.param(
-            pod(container={"env": [{"name": "A", "value": True}]}),
-            "cannot unmarshal bool into Go struct field EnvVar.spec.containers.env.value of type string",
-            id="boolean in env",
-        ),
-        pytest.param(
-            pod(container={"command": "sleep"}),
-            "cannot unmarshal string into Go struct field Container.spec.containers.command of type []string",
-            id="text for a list",
-        ),
-        pytest.param(
-            pod(labels={"a": 1}),  # type: ignore[dict-item]
-            "cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
-            id="number in labels",
-        ),
-        pytest.param(
-            pod(activeDeadlineSeconds="5"),
-            "cannot unmarshal string into Go struct field PodSpec.spec.activeDeadlineSeconds of type int64",
-            id="text for a number",
-        ),
-        pytest.param(
-            pod(priority=3_000_000_000),
-            "cannot unmarshal number 3000000000 into Go struct field PodSpec.spec.priority of type int32",
-            id="number too large",
-        ),
-        pytest.param(
-            pod(container={"resources": {"limits": {"cpu": "much"}}}),
-            "quantities must match the regular expression",
-            id="quantity",
-        ),
-    ],
-)
-async def test_wrong_type_is_a_bad_request(server: ApiServer, obj: dict[str, Any], complaint: str) -> None:
+WRONG_TYPES: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "number in env": (
+        pod(container={"env": [{"name": "A", "value": 1}]}),
+        "number",
+        "EnvVar.spec.containers.env.value",
+        "string",
+    ),
+    "boolean in env": (
+        pod(container={"env": [{"name": "A", "value": True}]}),
+        "bool",
+        "EnvVar.spec.containers.env.value",
+        "string",
+    ),
+    "text for a list": (pod(container={"command": "a"}), "string", "Container.spec.containers.command", "[]string"),
+    "number in labels": (pod(labels={"a": 1}), "number", "ObjectMeta.metadata.labels", "string"),  # type: ignore[dict-item]
+    "text for a number": (pod(activeDeadlineSeconds="5"), "string", "PodSpec.spec.activeDeadlineSeconds", "int64"),
+    "number too large": (pod(priority=3_000_000_000), "number 3000000000", "PodSpec.spec.priority", "int32"),
+}
+
+
+@pytest.mark.parametrize(("obj", "given", "field", "type_"), WRONG_TYPES.values(), ids=WRONG_TYPES)
+async def test_wrong_type_is_a_bad_request(
+    server: ApiServer, obj: dict[str, Any], given: str, field: str, type_: str
+) -> None:
     response = await server.http.post(server.core("pods"), json=obj)
+    complaint = f"cannot unmarshal {given} into Go struct field {field} of type {type_}"
     assert complaint in refused(response, 400, "BadRequest")["message"]
+
+
+async def test_quantity_that_is_no_number_is_a_bad_request(server: ApiServer) -> None:
+    response = await server.http.post(
+        server.core("pods"), json=pod(container={"resources": {"limits": {"cpu": "much"}}})
+    )
+    assert "quantities must match the regular expression" in refused(response, 400, "BadRequest")["message"]
 
 
 async def test_wrong_type_is_refused_in_every_mode(server: ApiServer) -> None:

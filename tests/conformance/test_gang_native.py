@@ -127,9 +127,7 @@ def test_created_objects_are_deleted_with_the_job(namespace: Namespace) -> None:
     workload, pod_group = made(namespace)
     pods = namespace.wait_bound(3, "g")
     namespace.delete("jobs", "g", propagationPolicy="Background")
-    namespace.wait_until(
-        lambda: all("deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")), lambda: "pods being deleted"
-    )
+    namespace.wait_deletion_requested("g")
     namespace.set_terminated(*pods, exit_code=143)
     namespace.wait_gone("workloads", workload["metadata"]["name"])
     namespace.wait_gone("podgroups", pod_group["metadata"]["name"])

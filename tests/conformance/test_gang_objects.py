@@ -49,9 +49,7 @@ def test_group_is_deleted_with_its_job(namespace: Namespace) -> None:
     gang(namespace, "g", 2)
     pods = namespace.wait_bound(2, "g")
     namespace.delete("jobs", "g", propagationPolicy="Background")
-    namespace.wait_until(
-        lambda: all("deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")), lambda: "pods being deleted"
-    )
+    namespace.wait_deletion_requested("g")
     namespace.set_terminated(*pods, exit_code=143)
     namespace.wait_gone("workloads", "g")
     namespace.wait_gone("podgroups", "g")
@@ -85,9 +83,7 @@ def test_replacement_is_never_placed_once_a_rank_has_ended(namespace: Namespace)
     gang(namespace, "g", 2, backoffLimitPerIndex=1, backoffLimit=None)
     first, second = namespace.wait_bound(2, "g")
     namespace.set_terminated(first)
-    namespace.wait_until(
-        lambda: namespace.job("g")["status"].get("succeeded"), lambda: f"one success: {namespace.job('g')['status']}"
-    )
+    namespace.wait_status("g", succeeded=...)
     namespace.set_terminated(second, exit_code=1)
     namespace.wait_pods(3, "g")
     namespace.create("jobs", indexed("witness", 1))

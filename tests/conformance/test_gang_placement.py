@@ -191,11 +191,9 @@ def test_condition_of_a_group_stays_after_its_first_placement(namespace: Namespa
     pods = namespace.wait_bound(4, "g")
     placed = group_condition(namespace, "g")
     namespace.patch("jobs", "g", {"spec": {"suspend": True}})
-    namespace.wait_until(
-        lambda: all("deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")), lambda: "pods being deleted"
-    )
+    namespace.wait_deletion_requested("g")
     namespace.set_terminated(*pods, exit_code=143)
-    namespace.wait_until(lambda: not namespace.pods("g"), lambda: "no pods")
+    namespace.wait_no_pods("g")
     namespace.create("jobs", indexed("other", 1))
     namespace.wait_bound(1, "other")
     namespace.patch("jobs", "g", {"spec": {"suspend": False}})

@@ -25,10 +25,7 @@ def test_foreground_deletion_keeps_both_jobs_until_the_pods_of_the_owned_one_are
     owned_job(namespace, namespace.create("jobs", indexed(suspend=True)))
     pods = namespace.wait_pods(2, "other")
     namespace.delete("jobs", "j", propagationPolicy="Foreground")
-    namespace.wait_until(
-        lambda: all("deletionTimestamp" in pod["metadata"] for pod in namespace.pods("other")) or None,
-        lambda: "pods that are being deleted",
-    )
+    namespace.wait_deletion_requested("other")
     assert [namespace.job(name)["metadata"]["finalizers"] for name in ("j", "other")] == [["foregroundDeletion"]] * 2
     namespace.remove_finalizer(*pods)
     for name in ("other", "j"):
@@ -40,13 +37,6 @@ def test_background_deletion_deletes_the_owned_job(namespace: Namespace) -> None
     namespace.delete("jobs", "j", propagationPolicy="Background")
     for name in ("j", "other"):
         namespace.wait_gone("jobs", name)
-
-
-def test_suspended_job_that_is_started_after_its_deadline_fails_without_a_pod(namespace: Namespace) -> None:
-    namespace.create("jobs", indexed(suspend=True))
-    namespace.patch("jobs", "j", {"spec": {"suspend": False, "activeDeadlineSeconds": 0}})
-    assert namespace.wait_job("Failed")
-    assert namespace.pods() == []
 
 
 @pytest.fixture

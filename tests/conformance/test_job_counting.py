@@ -106,9 +106,7 @@ def test_counted_pod_that_is_deleted_stays_counted(namespace: Namespace) -> None
     namespace.create("jobs", numbered(2))
     first, second = namespace.wait_pods(2)
     namespace.set_terminated(first)
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("succeeded") == 1, lambda: f"one: {namespace.job()['status']}"
-    )
+    namespace.wait_status(succeeded=1)
     namespace.delete("pods", first["metadata"]["name"], gracePeriodSeconds=0)
     namespace.wait_gone("pods", first["metadata"]["name"])
     namespace.set_terminated(second)
@@ -138,9 +136,7 @@ def test_matching_pod_without_an_owner_is_adopted(namespace: Namespace) -> None:
     assert pod["metadata"]["name"] == "found"
     (owner,) = pod["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("active") == 1, lambda: f"one active: {namespace.job()['status']}"
-    )
+    namespace.wait_status(active=1)
     assert len(namespace.list_objects("pods")) == 1, "the Job has created a pod besides the adopted one"
     namespace.set_terminated(pod)
     assert namespace.wait_job("Complete")["status"]["succeeded"] == 1
@@ -174,8 +170,7 @@ def test_pod_that_is_created_after_the_end_is_released_when_it_is_deleted(namesp
 def test_pods_of_an_earlier_job_of_the_name_are_not_counted(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=1, finalizers=(FOREIGN,)))
     (old,) = namespace.wait_pods(1)
-    namespace.delete("jobs", "j", propagationPolicy="Background")
-    namespace.wait_gone("jobs", "j")
+    namespace.delete_job("Background")
     # The garbage collector deletes the pod after the Job is gone; until then the pod looks like one of the next Job.
     namespace.wait_until(
         lambda: "deletionTimestamp" in namespace.get("pods", old["metadata"]["name"])["metadata"],

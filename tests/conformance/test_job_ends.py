@@ -49,27 +49,19 @@ def test_counted_pods_are_released(namespace: Namespace) -> None:
     namespace.create("jobs", indexed())
     namespace.set_terminated(*namespace.wait_pods(2))
     namespace.wait_job("Complete")
-    namespace.wait_until(
-        lambda: not any(pod["metadata"].get("finalizers") for pod in namespace.pods()), lambda: "no finalizers"
-    )
+    namespace.wait_finalizers()
 
 
 def test_pods_run_and_end_one_by_one(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=3))
     pods = namespace.wait_pods(3)
     namespace.set_running(*pods)
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("ready") == 3, lambda: f"3 ready: {namespace.job()['status']}"
-    )
+    namespace.wait_status(ready=3)
     namespace.set_terminated(pods[2])
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("succeeded"), lambda: f"one success: {namespace.job()['status']}"
-    )
+    namespace.wait_status(succeeded=...)
     assert counted(namespace.job()) == {"active": 2, "ready": 2, "succeeded": 1, "completedIndexes": "2"}
     namespace.set_terminated(pods[0])
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("succeeded") == 2, lambda: f"two: {namespace.job()['status']}"
-    )
+    namespace.wait_status(succeeded=2)
     assert counted(namespace.job()) == {"active": 1, "ready": 1, "succeeded": 2, "completedIndexes": "0,2"}
 
 
@@ -91,15 +83,10 @@ def test_one_failure_ends_the_other_pods(namespace: Namespace) -> None:
 
 
 def test_failure_waits_for_pods_that_still_run(namespace: Namespace) -> None:
-    namespace.add_nodes()
-    namespace.create("jobs", indexed(podReplacementPolicy="Failed"))
-    pods = namespace.wait_bound(2)
-    namespace.set_running(*pods)
+    pods = namespace.run_job(indexed(podReplacementPolicy="Failed"))
     namespace.set_terminated(pods[0], exit_code=1)
     job = namespace.wait_job("FailureTarget")
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("terminating") == 1, lambda: f"terminating: {namespace.job()['status']}"
-    )
+    namespace.wait_status(terminating=1)
     assert conditions_of(namespace.job()) == conditions_of(job) == failure("BackoffLimitExceeded")[:1]
     namespace.set_terminated(pods[1], exit_code=143)
     assert counted(namespace.wait_job("Failed")) == {"failed": 2}
@@ -110,9 +97,7 @@ def test_failed_pod_is_replaced_after_a_while(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=1, backoffLimit=1))
     (first,) = namespace.wait_pods(1)
     namespace.set_terminated(first, exit_code=1)
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("failed"), lambda: f"one failure: {namespace.job()['status']}"
-    )
+    namespace.wait_status(failed=...)
     assert counted(namespace.job()) == {"failed": 1}
     assert len(namespace.pods()) == 1
     second = namespace.wait_pods(2)[1]
@@ -125,9 +110,7 @@ def test_index_that_failed_for_good_is_listed(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=3, backoffLimit=None, backoffLimitPerIndex=0))
     pods = namespace.wait_pods(3)
     namespace.set_terminated(pods[1], exit_code=1)
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("failedIndexes"), lambda: f"an index: {namespace.job()['status']}"
-    )
+    namespace.wait_status(failedIndexes=...)
     namespace.set_terminated(pods[0], pods[2])
     job = namespace.wait_job("Failed")
     assert conditions_of(job) == failure("FailedIndexes")
@@ -140,7 +123,7 @@ def test_deadline_counts_from_the_start(namespace: Namespace) -> None:
     job = namespace.wait_job("Failed")
     assert conditions_of(job) == failure("DeadlineExceeded")
     assert job["status"]["conditions"][-1]["message"] == "Job was active longer than specified deadline"
-    namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
+    namespace.wait_no_pods()
 
 
 FAIL_JOB = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
@@ -186,9 +169,7 @@ def test_pod_that_is_being_deleted_is_a_failure_at_once_or_at_its_end(
     namespace.delete("pods", pod["metadata"]["name"])
     namespace.wait_until(lambda: counted(namespace.job()) == counts, lambda: f"{counts}: {namespace.job()['status']}")
     namespace.set_terminated(pod, exit_code=143)
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("failed") == 1, lambda: f"a failure: {namespace.job()['status']}"
-    )
+    namespace.wait_status(failed=1)
 
 
 def test_job_is_complete_while_its_pods_are_held(namespace: Namespace) -> None:
@@ -207,9 +188,7 @@ def test_job_fails_while_its_pods_are_held(namespace: Namespace) -> None:
     pods = namespace.wait_bound(2)
     namespace.set_terminated(pods[0], exit_code=3, message="boom")
     namespace.wait_job("FailureTarget")
-    namespace.wait_until(
-        lambda: namespace.job()["status"].get("terminating") == 1, lambda: f"terminating: {namespace.job()['status']}"
-    )
+    namespace.wait_status(terminating=1)
     namespace.set_terminated(pods[1], exit_code=143)
     assert conditions_of(namespace.wait_job("Failed")) == failure("BackoffLimitExceeded")
     ends = [pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] for pod in namespace.pods()]

@@ -41,7 +41,7 @@ def test_suspension_deletes_pods_without_counting_them(namespace: Namespace) -> 
     pods = namespace.wait_pods(2)
     namespace.patch("jobs", "j", {"spec": {"suspend": True}})
     job = namespace.wait_job("Suspended")
-    namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
+    namespace.wait_no_pods()
     namespace.wait_until(
         lambda: not namespace.job()["status"].get("active"), lambda: f"no active: {namespace.job()['status']}"
     )
@@ -68,7 +68,7 @@ def test_job_that_starts_without_time_or_parallelism_fails_without_a_pod(
         namespace.wait_pods(2)
         namespace.patch("jobs", "j", {"spec": {"suspend": True, **suspension}})
     namespace.wait_job("Suspended")
-    namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
+    namespace.wait_no_pods()
     namespace.patch("jobs", "j", {"spec": {"suspend": False, **start}})
     job = namespace.wait_job("Failed")
     assert ("Failed", "True", "DeadlineExceeded") in conditions_of(job)
@@ -91,38 +91,24 @@ def test_start_time_is_cleared_and_set_again(namespace: Namespace) -> None:
 
 
 def test_held_pods_of_a_suspended_job_stay_until_released(namespace: Namespace) -> None:
-    namespace.add_nodes()
-    namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
-    pods = namespace.wait_bound(2)
-    namespace.set_running(*pods)
+    pods = namespace.run_job(indexed(finalizers=(FOREIGN,)))
     namespace.patch("jobs", "j", {"spec": {"suspend": True}})
-    namespace.wait_until(
-        lambda: (
-            [pod["metadata"].get("finalizers") for pod in namespace.pods() if "deletionTimestamp" in pod["metadata"]]
-            == [[FOREIGN]] * 2
-        ),
-        lambda: "two pods that are being deleted",
-    )
+    namespace.wait_deletion_requested()
+    namespace.wait_finalizers(FOREIGN)
     namespace.set_terminated(*pods, exit_code=143)
     assert len(namespace.pods()) == 2
     namespace.remove_finalizer(*pods)
-    namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
+    namespace.wait_no_pods()
     assert "failed" not in namespace.job()["status"]
 
 
 def test_deadline_that_has_passed_ends_a_job_that_runs(namespace: Namespace) -> None:
     """The provider stops a gang in this way: its pods end, and then the Job fails."""
-    namespace.add_nodes()
-    namespace.create("jobs", indexed(finalizers=(FOREIGN,), podReplacementPolicy="Failed"))
-    pods = namespace.wait_bound(2)
-    namespace.set_running(*pods)
+    pods = namespace.run_job(indexed(finalizers=(FOREIGN,), podReplacementPolicy="Failed"))
     namespace.patch("jobs", "j", {"spec": {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1}})
     job = namespace.wait_job("FailureTarget")
     assert ("Failed", "True", "DeadlineExceeded") not in conditions_of(job)
-    namespace.wait_until(
-        lambda: ["deletionTimestamp" in pod["metadata"] for pod in namespace.pods()] == [True, True],
-        lambda: "pods that are being deleted",
-    )
+    namespace.wait_deletion_requested()
     namespace.set_terminated(*pods, exit_code=143)
     assert ("Failed", "True", "DeadlineExceeded") in conditions_of(namespace.wait_job("Failed"))
     namespace.remove_finalizer(*pods)

@@ -69,22 +69,22 @@ async def test_yaml_is_accepted(server: ApiServer) -> None:
     assert accepted(response)["data"] == {"k": "v"}
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        pytest.param({"name": "Upper"}, "metadata.name", id="upper case"),
-        pytest.param({"name": "x" * 254}, "metadata.name", id="long name"),
-        pytest.param({"name": ""}, "metadata.name", id="no name"),
-        pytest.param({"labels": {"a b": "c"}}, "metadata.labels", id="label key"),
-        pytest.param({"labels": {"a": "-b-"}}, "metadata.labels", id="label value"),
-        pytest.param({"annotations": {"a b": "c"}}, "metadata.annotations", id="annotation key"),
-        pytest.param({"annotations": {"a": "b" * 262145}}, "metadata.annotations", id="long annotation"),
-        pytest.param({"finalizers": ["harvest"]}, "metadata.finalizers[0]", id="finalizer without a domain"),
-        pytest.param({"finalizers": ["a b/c"]}, "metadata.finalizers", id="finalizer that is no name"),
-        pytest.param({"finalizers": ["orphan", "foregroundDeletion"]}, "metadata.finalizers", id="both orders"),
-        pytest.param({"ownerReferences": [{"kind": "Job"}]}, "metadata.ownerReferences", id="owner without uid"),
-    ],
-)
+WRONG_METADATA: dict[str, Any] = {
+    "upper case": ({"name": "Upper"}, "metadata.name"),
+    "long name": ({"name": "x" * 254}, "metadata.name"),
+    "no name": ({"name": ""}, "metadata.name"),
+    "label key": ({"labels": {"a b": "c"}}, "metadata.labels"),
+    "label value": ({"labels": {"a": "-b-"}}, "metadata.labels"),
+    "annotation key": ({"annotations": {"a b": "c"}}, "metadata.annotations"),
+    "long annotation": ({"annotations": {"a": "b" * 262145}}, "metadata.annotations"),
+    "finalizer without a domain": ({"finalizers": ["harvest"]}, "metadata.finalizers[0]"),
+    "finalizer that is no name": ({"finalizers": ["a b/c"]}, "metadata.finalizers"),
+    "both orders": ({"finalizers": ["orphan", "foregroundDeletion"]}, "metadata.finalizers"),
+    "owner without uid": ({"ownerReferences": [{"kind": "Job"}]}, "metadata.ownerReferences"),
+}
+
+
+@pytest.mark.parametrize(("change", "field"), WRONG_METADATA.values(), ids=WRONG_METADATA)
 async def test_wrong_metadata_is_named(server: ApiServer, change: dict[str, Any], field: str) -> None:
     obj = pod()
     obj["metadata"] |= change
@@ -100,16 +100,16 @@ async def test_two_controlling_owners_are_refused(server: ApiServer) -> None:
     assert invalid_fields(response) == ["metadata.ownerReferences"]
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        pytest.param("{broken", "json parse error", id="broken JSON"),
-        pytest.param("[]", "json parse error", id="no object"),
-        pytest.param("", "json parse error", id="empty"),
-        pytest.param(json.dumps({"apiVersion": "v1", "kind": "Pod"}), "cannot be handled as a ConfigMap", id="kind"),
-        pytest.param(json.dumps({"apiVersion": "v2", "kind": "ConfigMap"}), "cannot be handled", id="version"),
-    ],
-)
+UNREADABLE_BODIES: dict[str, Any] = {
+    "broken JSON": ("{broken", "json parse error"),
+    "no object": ("[]", "json parse error"),
+    "empty": ("", "json parse error"),
+    "kind": (json.dumps({"apiVersion": "v1", "kind": "Pod"}), "cannot be handled as a ConfigMap"),
+    "version": (json.dumps({"apiVersion": "v2", "kind": "ConfigMap"}), "cannot be handled"),
+}
+
+
+@pytest.mark.parametrize(("body", "reason"), UNREADABLE_BODIES.values(), ids=UNREADABLE_BODIES)
 async def test_unreadable_body_is_a_bad_request(server: ApiServer, body: str, reason: str) -> None:
     headers = {"Content-Type": "application/json"}
     response = await server.http.post(server.core("configmaps"), content=body, headers=headers)
@@ -151,11 +151,10 @@ async def test_replacing_an_old_version_conflicts(server: ApiServer) -> None:
     assert "the object has been modified" in status["message"]
 
 
-async def test_replacing_another_uid_conflicts(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
+async def test_replacing_another_uid_conflicts(server: ApiServer, stored_config_map: str) -> None:
     obj = config_map(k="v")
     obj["metadata"]["uid"] = "another"
-    status = refused(await server.http.put(server.core("configmaps", "a"), json=obj), 409, "Conflict")
+    status = refused(await server.http.put(stored_config_map, json=obj), 409, "Conflict")
     assert "UID in precondition: another" in status["message"]
 
 
@@ -163,9 +162,8 @@ async def test_replacing_a_missing_object_is_not_found(server: ApiServer) -> Non
     refused(await server.http.put(server.core("configmaps", "a"), json=config_map()), 404, "NotFound")
 
 
-async def test_name_in_url_and_body_must_agree(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    response = await server.http.put(server.core("configmaps", "a"), json=config_map("b"))
+async def test_name_in_url_and_body_must_agree(server: ApiServer, stored_config_map: str) -> None:
+    response = await server.http.put(stored_config_map, json=config_map("b"))
     assert "does not match the name on the URL" in refused(response, 400, "BadRequest")["message"]
 
 
@@ -181,10 +179,9 @@ async def test_creation_time_cannot_be_changed(server: ApiServer) -> None:
     assert await server.patch(server.core("configmaps", "a"), change) == first
 
 
-async def test_deletion_cannot_be_written(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
+async def test_deletion_cannot_be_written(server: ApiServer, stored_config_map: str) -> None:
     change = {"metadata": {"deletionTimestamp": "2001-01-01T00:00:00Z"}}
-    response = await server.send_patch(server.core("configmaps", "a"), change)
+    response = await server.send_patch(stored_config_map, change)
     assert invalid_fields(response) == ["metadata.deletionTimestamp"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.api_server import JSON, MERGE, STRATEGIC, ApiServer, invalid_fields, refused
-from tests.conformance.builders import config_map, pod
+from tests.conformance.builders import config_map
 
 HOLD = "example.org/hold"
 
@@ -25,10 +25,9 @@ async def test_merge_patch_replaces_lists(server: ApiServer) -> None:
     await server.patch(server.core("configmaps", "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_strategic_patch_merges_lists_by_key(server: ApiServer) -> None:
-    await server.create(server.core("pods"), pod())
+async def test_strategic_patch_merges_lists_by_key(server: ApiServer, stored_pod: str) -> None:
     patch = {"spec": {"containers": [{"name": "main", "image": "busybox:2"}]}}
-    patched = await server.patch(server.core("pods", "a"), patch, STRATEGIC)
+    patched = await server.patch(stored_pod, patch, STRATEGIC)
     assert [(c["name"], c["image"]) for c in patched["spec"]["containers"]] == [("main", "busybox:2")]
 
 
@@ -54,13 +53,13 @@ async def test_json_patch_applies_its_operations(server: ApiServer) -> None:
     assert (await server.patch(server.core("configmaps", "a"), operations, JSON))["data"] == {"a": "1", "b": "2"}
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        pytest.param({"op": "test", "path": "/data/a", "value": "other"}, id="failed test"),
-        pytest.param({"op": "remove", "path": "/data/none"}, id="nothing to remove"),
-    ],
-)
+UNFIT_OPERATIONS: dict[str, Any] = {
+    "failed test": {"op": "test", "path": "/data/a", "value": "other"},
+    "nothing to remove": {"op": "remove", "path": "/data/none"},
+}
+
+
+@pytest.mark.parametrize("operation", UNFIT_OPERATIONS.values(), ids=UNFIT_OPERATIONS)
 async def test_json_patch_that_does_not_fit_is_invalid(server: ApiServer, operation: dict[str, Any]) -> None:
     await server.create(server.core("configmaps"), config_map(a="1"))
     refused(await server.send_patch(server.core("configmaps", "a"), [operation], JSON), 422, "Invalid")
@@ -69,14 +68,14 @@ async def test_json_patch_that_does_not_fit_is_invalid(server: ApiServer, operat
 @pytest.mark.parametrize(
     ("kind", "body"), [(MERGE, []), (STRATEGIC, []), (JSON, {"op": "add"})], ids=["merge", "strategic", "json"]
 )
-async def test_patch_of_the_wrong_form_is_a_bad_request(server: ApiServer, kind: str, body: Any) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    refused(await server.send_patch(server.core("configmaps", "a"), body, kind), 400, "BadRequest")
+async def test_patch_of_the_wrong_form_is_a_bad_request(
+    server: ApiServer, stored_config_map: str, kind: str, body: Any
+) -> None:
+    refused(await server.send_patch(stored_config_map, body, kind), 400, "BadRequest")
 
 
-async def test_patch_without_its_content_type_is_unsupported(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    response = await server.send_patch(server.core("configmaps", "a"), {}, "application/json")
+async def test_patch_without_its_content_type_is_unsupported(server: ApiServer, stored_config_map: str) -> None:
+    response = await server.send_patch(stored_config_map, {}, "application/json")
     refused(response, 415, "UnsupportedMediaType")
 
 
@@ -103,9 +102,8 @@ async def test_uid_in_a_patch_is_a_condition(server: ApiServer, kind: str) -> No
     assert invalid_fields(response) == ["metadata.uid"]
 
 
-async def test_patch_cannot_change_the_name(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    response = await server.send_patch(server.core("configmaps", "a"), {"metadata": {"name": "b"}})
+async def test_patch_cannot_change_the_name(server: ApiServer, stored_config_map: str) -> None:
+    response = await server.send_patch(stored_config_map, {"metadata": {"name": "b"}})
     refused(response, 400, "BadRequest")
 
 
@@ -116,14 +114,11 @@ async def test_dry_run_patch_keeps_nothing(server: ApiServer) -> None:
     assert (await server.get(path))["data"] == {"a": "1"}
 
 
-async def test_wrong_type_in_a_patch_is_invalid(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    response = await server.send_patch(server.core("configmaps", "a"), {"data": {"a": 1}})
+async def test_wrong_type_in_a_patch_is_invalid(server: ApiServer, stored_config_map: str) -> None:
+    response = await server.send_patch(stored_config_map, {"data": {"a": 1}})
     assert invalid_fields(response) == ["patch"]
 
 
-async def test_unknown_field_in_a_strict_patch_is_invalid(server: ApiServer) -> None:
-    await server.create(server.core("configmaps"), config_map())
-    path = server.core("configmaps", "a")
-    response = await server.send_patch(path, {"dota": {"a": "1"}}, MERGE, fieldValidation="Strict")
+async def test_unknown_field_in_a_strict_patch_is_invalid(server: ApiServer, stored_config_map: str) -> None:
+    response = await server.send_patch(stored_config_map, {"dota": {"a": "1"}}, MERGE, fieldValidation="Strict")
     assert 'strict decoding error: unknown field "dota"' in refused(response, 422, "Invalid")["message"]

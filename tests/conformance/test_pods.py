@@ -63,58 +63,34 @@ async def test_quality_of_service(server: ApiServer, resources: Any, qos: str) -
     assert created["status"]["qosClass"] == qos
 
 
-@pytest.mark.parametrize(
-    ("obj", "field"),
-    [
-        pytest.param(pod(containers=[]), "spec.containers", id="no container"),
-        pytest.param(pod(containers=[CONTAINER, CONTAINER]), "spec.containers[1].name", id="same name twice"),
-        pytest.param(pod(container={"name": "Upper"}), "spec.containers[0].name", id="container name"),
-        pytest.param(pod(container={"image": ""}), "spec.containers[0].image", id="no image"),
-        pytest.param(pod(container={"env": [{"name": ""}]}), "spec.containers[0].env[0].name", id="no variable name"),
-        pytest.param(pod(container={"env": [{"name": "A=B"}]}), "spec.containers[0].env[0].name", id="variable name"),
-        pytest.param(
-            pod(
-                container={
-                    "env": [{"name": "A", "value": "v", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
-                }
-            ),
-            "spec.containers[0].env[0].valueFrom",
-            id="two sources",
-        ),
-        pytest.param(
-            pod(container={"volumeMounts": [{"name": "none", "mountPath": "/x"}]}),
-            "spec.containers[0].volumeMounts[0].name",
-            id="unknown volume",
-        ),
-        pytest.param(
-            pod(volumes=[{"name": "v", "emptyDir": {}}, {"name": "v", "emptyDir": {}}]),
-            "spec.volumes[1].name",
-            id="same volume twice",
-        ),
-        pytest.param(
-            pod(container={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}),
-            "spec.containers[0].resources.requests",
-            id="request above limit",
-        ),
-        pytest.param(
-            pod(container={"resources": {"requests": {"nvidia.com/gpu": "1"}}}),
-            "spec.containers[0].resources.limits",
-            id="extended resource without a limit",
-        ),
-        pytest.param(
-            pod(container={"resources": {"requests": {"gpu": "1"}}}),
-            "spec.containers[0].resources.requests[gpu]",
-            id="resource without a domain",
-        ),
-        pytest.param(pod(restartPolicy="Sometimes"), "spec.restartPolicy", id="restart policy"),
-        pytest.param(pod(activeDeadlineSeconds=0), "spec.activeDeadlineSeconds", id="deadline"),
-        pytest.param(
-            pod(container={"terminationMessagePolicy": "x"}),
-            "spec.containers[0].terminationMessagePolicy",
-            id="message policy",
-        ),
-    ],
-)
+TWO_SOURCES = {"name": "A", "value": "v", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+ABOVE_LIMIT = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
+INVALID_CONTAINERS = {
+    "container name": ({"name": "Upper"}, "name"),
+    "no image": ({"image": ""}, "image"),
+    "no variable name": ({"env": [{"name": ""}]}, "env[0].name"),
+    "variable name": ({"env": [{"name": "A=B"}]}, "env[0].name"),
+    "two sources": ({"env": [TWO_SOURCES]}, "env[0].valueFrom"),
+    "unknown volume": ({"volumeMounts": [{"name": "none", "mountPath": "/x"}]}, "volumeMounts[0].name"),
+    "request above limit": ({"resources": ABOVE_LIMIT}, "resources.requests"),
+    "extended resource without a limit": ({"resources": {"requests": {"nvidia.com/gpu": "1"}}}, "resources.limits"),
+    "resource without a domain": ({"resources": {"requests": {"gpu": "1"}}}, "resources.requests[gpu]"),
+    "message policy": ({"terminationMessagePolicy": "x"}, "terminationMessagePolicy"),
+}
+SAME_VOLUMES = [{"name": "v", "emptyDir": {}}, {"name": "v", "emptyDir": {}}]
+INVALID_PODS = {
+    "no container": (pod(containers=[]), "spec.containers"),
+    "same name twice": (pod(containers=[CONTAINER, CONTAINER]), "spec.containers[1].name"),
+    "same volume twice": (pod(volumes=SAME_VOLUMES), "spec.volumes[1].name"),
+    "restart policy": (pod(restartPolicy="Sometimes"), "spec.restartPolicy"),
+    "deadline": (pod(activeDeadlineSeconds=0), "spec.activeDeadlineSeconds"),
+} | {
+    name: (pod(container=container), f"spec.containers[0].{field}")
+    for name, (container, field) in INVALID_CONTAINERS.items()
+}
+
+
+@pytest.mark.parametrize(("obj", "field"), INVALID_PODS.values(), ids=INVALID_PODS)
 async def test_invalid_pod_is_refused(server: ApiServer, obj: dict[str, Any], field: str) -> None:
     assert field in invalid_fields(await server.http.post(server.core("pods"), json=obj))
 
@@ -129,10 +105,9 @@ async def test_priority_comes_from_the_class(server: ApiServer) -> None:
     assert created["spec"]["priority"] == 2000001000
 
 
-async def test_image_may_change(server: ApiServer) -> None:
-    await server.create(server.core("pods"), pod())
+async def test_image_may_change(server: ApiServer, stored_pod: str) -> None:
     patch = {"spec": {"containers": [{"name": "main", "image": "other:1"}]}}
-    patched = await server.patch(server.core("pods", "a"), patch, STRATEGIC)
+    patched = await server.patch(stored_pod, patch, STRATEGIC)
     assert patched["metadata"]["generation"] == 2
 
 
@@ -145,15 +120,13 @@ async def test_image_may_change(server: ApiServer) -> None:
     ],
     ids=["env", "node", "restart policy"],
 )
-async def test_most_of_a_pod_may_not_change(server: ApiServer, change: dict[str, Any]) -> None:
-    await server.create(server.core("pods"), pod())
-    assert invalid_fields(await server.send_patch(server.core("pods", "a"), {"spec": change}, STRATEGIC)) == ["spec"]
+async def test_most_of_a_pod_may_not_change(server: ApiServer, stored_pod: str, change: dict[str, Any]) -> None:
+    assert invalid_fields(await server.send_patch(stored_pod, {"spec": change}, STRATEGIC)) == ["spec"]
 
 
-async def test_main_endpoint_ignores_the_status(server: ApiServer) -> None:
-    await server.create(server.core("pods"), pod())
+async def test_main_endpoint_ignores_the_status(server: ApiServer, stored_pod: str) -> None:
     change = {"metadata": {"labels": {"x": "y"}}, "status": {"phase": "Running"}}
-    patched = await server.patch(server.core("pods", "a"), change)
+    patched = await server.patch(stored_pod, change)
     assert (patched["metadata"]["labels"], patched["status"]["phase"]) == ({"x": "y"}, "Pending")
 
 
@@ -164,12 +137,11 @@ async def test_status_endpoint_ignores_the_spec(server: ApiServer) -> None:
     assert ("nodeName" in patched["spec"], patched["status"]["phase"]) == (False, "Running")
 
 
-async def test_conditions_merge_by_type(server: ApiServer) -> None:
-    await server.create(server.core("pods"), pod())
+async def test_conditions_merge_by_type(server: ApiServer, stored_pod: str) -> None:
     path = server.core("pods", "a", "status")
     for name, status in (("Ready", "True"), ("Initialized", "True"), ("Ready", "False")):
         await server.patch(path, {"status": {"conditions": [{"type": name, "status": status}]}}, STRATEGIC)
-    conditions = {c["type"]: c["status"] for c in (await server.get(server.core("pods", "a")))["status"]["conditions"]}
+    conditions = {c["type"]: c["status"] for c in (await server.get(stored_pod))["status"]["conditions"]}
     assert conditions == {"Ready": "False", "Initialized": "True"}
 
 
@@ -177,19 +149,17 @@ def binding(name: str, node: str | None) -> dict[str, Any]:
     return {"metadata": {"name": name}, "target": {"kind": "Node", "name": node} if node else {}}
 
 
-async def test_binding_gives_a_pod_its_node_once(server: ApiServer) -> None:
-    await server.create(server.core("pods"), pod())
+async def test_binding_gives_a_pod_its_node_once(server: ApiServer, stored_pod: str) -> None:
     response = await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n1"))
     assert response.status_code == 201
-    assert (await server.get(server.core("pods", "a")))["spec"]["nodeName"] == "n1"
+    assert (await server.get(stored_pod))["spec"]["nodeName"] == "n1"
     again = await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n2"))
     assert 'is already assigned to node "n1"' in refused(again, 409, "Conflict")["message"]
 
 
-async def test_binding_sets_the_condition_pod_scheduled(server: ApiServer) -> None:
-    await server.create(server.core("pods"), pod())
+async def test_binding_sets_the_condition_pod_scheduled(server: ApiServer, stored_pod: str) -> None:
     await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n1"))
-    conditions = (await server.get(server.core("pods", "a")))["status"]["conditions"]
+    conditions = (await server.get(stored_pod))["status"]["conditions"]
     assert [(c["type"], c["status"]) for c in conditions] == [("PodScheduled", "True")]
 
 

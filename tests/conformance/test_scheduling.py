@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gangjobs_sandbox.releases import POD_LINK
-from tests.conformance.api_server import ApiServer, invalid_fields, refused
+from tests.conformance.api_server import ApiServer, Obj, invalid_fields, refused
 from tests.conformance.builders import INDEXED, gang, job, pod, pod_group, workload
 
 LINK = {"podGroupName": "g"}
@@ -19,6 +19,12 @@ async def with_groups(grouped: ApiServer) -> ApiServer:
     """A server whose namespace has one Workload."""
     await grouped.create(grouped.scheduling("workloads"), workload())
     return grouped
+
+
+@pytest.fixture
+async def stored_group(with_groups: ApiServer) -> Obj:
+    """A PodGroup `g` of the Workload."""
+    return await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
 
 
 async def test_link_is_kept_where_there_are_groups(each_release: ApiServer) -> None:
@@ -49,18 +55,16 @@ async def test_gang_of_a_job_is_kept_from_1_37_on(each_release: ApiServer) -> No
         assert created["spec"]["scheduling"] == GANG
 
 
-@pytest.mark.parametrize(
-    ("scheduling", "field"),
-    [
-        pytest.param({"schedulingPolicy": {"gang": {"minCount": 3}}}, "gang.minCount", id="more than parallelism"),
-        pytest.param({"schedulingPolicy": {"gang": {"minCount": 0}}}, "gang.minCount", id="none"),
-        pytest.param({"schedulingPolicy": {"gang": {}, "basic": {}}}, "schedulingPolicy", id="two policies"),
-        pytest.param({"schedulingPolicy": {}}, "schedulingPolicy", id="no policy"),
-        pytest.param(
-            {"schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}, "disruptionMode", id="all, but basic"
-        ),
-    ],
-)
+IMPOSSIBLE_GANGS: dict[str, Any] = {
+    "more than parallelism": ({"schedulingPolicy": {"gang": {"minCount": 3}}}, "gang.minCount"),
+    "none": ({"schedulingPolicy": {"gang": {"minCount": 0}}}, "gang.minCount"),
+    "two policies": ({"schedulingPolicy": {"gang": {}, "basic": {}}}, "schedulingPolicy"),
+    "no policy": ({"schedulingPolicy": {}}, "schedulingPolicy"),
+    "all, but basic": ({"schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}, "disruptionMode"),
+}
+
+
+@pytest.mark.parametrize(("scheduling", "field"), IMPOSSIBLE_GANGS.values(), ids=IMPOSSIBLE_GANGS)
 async def test_impossible_gang_of_a_job_is_refused(server: ApiServer, scheduling: Any, field: str) -> None:
     response = await server.http.post(server.jobs(), json=job(**INDEXED, scheduling=scheduling))
     if response.status_code == 201:
@@ -84,14 +88,14 @@ async def test_workload_needs_a_group(grouped: ApiServer) -> None:
     refused(response, 422, "Invalid")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"name": "Upper"}, id="name"),
-        pytest.param({"schedulingPolicy": {}}, id="no policy"),
-        pytest.param({"schedulingPolicy": {"gang": {"minCount": 0}}}, id="gang of none"),
-    ],
-)
+WRONG_GROUPS: dict[str, Any] = {
+    "name": {"name": "Upper"},
+    "no policy": {"schedulingPolicy": {}},
+    "gang of none": {"schedulingPolicy": {"gang": {"minCount": 0}}},
+}
+
+
+@pytest.mark.parametrize("change", WRONG_GROUPS.values(), ids=WRONG_GROUPS)
 async def test_wrong_group_of_a_workload_is_refused(grouped: ApiServer, change: dict[str, Any]) -> None:
     sent = workload()
     (templates,) = sent["spec"].values()
@@ -99,10 +103,9 @@ async def test_wrong_group_of_a_workload_is_refused(grouped: ApiServer, change: 
     refused(await grouped.http.post(grouped.scheduling("workloads"), json=sent), 422, "Invalid")
 
 
-async def test_pod_group_is_protected(with_groups: ApiServer) -> None:
-    created = await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
-    assert created["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
-    assert created["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+async def test_pod_group_is_protected(with_groups: ApiServer, stored_group: Obj) -> None:
+    assert stored_group["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
+    assert stored_group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 
 async def test_pod_group_of_a_missing_workload(with_groups: ApiServer) -> None:
@@ -152,9 +155,8 @@ async def test_incomplete_condition_of_a_pod_group_is_refused(with_groups: ApiSe
     }
 
 
-async def test_versions_of_one_release_show_the_same_objects(with_groups: ApiServer) -> None:
-    created = await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
+async def test_versions_of_one_release_show_the_same_objects(with_groups: ApiServer, stored_group: Obj) -> None:
     for version in with_groups.release.scheduling_versions:
         seen = await with_groups.get(with_groups.scheduling("podgroups", "g", version=version))
         assert seen["apiVersion"] == f"scheduling.k8s.io/{version}"
-        assert (seen["metadata"]["uid"], seen["spec"]) == (created["metadata"]["uid"], created["spec"])
+        assert (seen["metadata"]["uid"], seen["spec"]) == (stored_group["metadata"]["uid"], stored_group["spec"])
