@@ -75,34 +75,27 @@ def lists(connection: FailingConnection, **options: Any) -> Read:
 EACH_CACHE = pytest.mark.parametrize(("cache", "ttl_s"), [(snapshots, SNAPSHOT_TTL_S), (lists, ERROR_TTL_S)])
 
 
+ERRORS: dict[str, Any] = {
+    "an unreachable cluster": (
+        Unreachable(f"GET {SECRET}", SECRET),
+        "Airflow's API server cannot reach the cluster of the connection 'gpu'.",
+    ),
+    "a missing kubeconfig": (
+        InvalidConnection("gpu", SECRET, SECRET),
+        "Airflow's API server cannot use the connection 'gpu'.",
+    ),
+    "an exec plugin that is not installed": (
+        CredentialsFailed("gpu", SECRET),
+        "The cluster does not accept the credentials of the connection 'gpu'.",
+    ),
+    "no connection": (AirflowNotFoundException(SECRET), "Airflow's API server does not find the connection 'gpu'."),
+    "another error of the cluster": (ClusterError(SECRET), OTHER_ERROR),
+    "an error of a secrets backend": (RuntimeError(SECRET), OTHER_ERROR),
+}
+
+
 @EACH_CACHE
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        pytest.param(
-            Unreachable(f"GET {SECRET}", SECRET),
-            "Airflow's API server cannot reach the cluster of the connection 'gpu'.",
-            id="an unreachable cluster",
-        ),
-        pytest.param(
-            InvalidConnection("gpu", SECRET, SECRET),
-            "Airflow's API server cannot use the connection 'gpu'.",
-            id="a missing kubeconfig",
-        ),
-        pytest.param(
-            CredentialsFailed("gpu", SECRET),
-            "The cluster does not accept the credentials of the connection 'gpu'.",
-            id="an exec plugin that is not installed",
-        ),
-        pytest.param(
-            AirflowNotFoundException(SECRET),
-            "Airflow's API server does not find the connection 'gpu'.",
-            id="no connection",
-        ),
-        pytest.param(ClusterError(SECRET), OTHER_ERROR, id="another error of the cluster"),
-        pytest.param(RuntimeError(SECRET), OTHER_ERROR, id="an error of a secrets backend"),
-    ],
-)
+@pytest.mark.parametrize(("error", "text"), ERRORS.values(), ids=ERRORS)
 async def test_error_reveals_nothing_of_the_connection(
     cache: Callable[..., Read], ttl_s: float, error: Exception, text: str
 ) -> None:

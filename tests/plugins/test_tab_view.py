@@ -105,14 +105,14 @@ def test_refused_pods_are_explained_by_the_jobs_events() -> None:
     assert list(view.states.items()) == [("waiting for a node", 1), ("without a pod", 3)]
 
 
-@pytest.mark.parametrize(
-    ("built", "deadline"),
-    [
-        pytest.param(job().suspended(0), ("queue_timeout", at(600)), id="queued"),
-        pytest.param(job().started(10), ("assemble_timeout", at(310)), id="assembling"),
-        pytest.param(job().failed(20), ("", None), id="over"),
-    ],
-)
+NEXT_DEADLINES: dict[str, Any] = {
+    "queued": (job().suspended(0), ("queue_timeout", at(600))),
+    "assembling": (job().started(10), ("assemble_timeout", at(310))),
+    "over": (job().failed(20), ("", None)),
+}
+
+
+@pytest.mark.parametrize(("built", "deadline"), NEXT_DEADLINES.values(), ids=NEXT_DEADLINES)
 def test_next_deadline_is_the_deadline_of_the_phase(built: JobBuilder, deadline: tuple[str, datetime | None]) -> None:
     assert deadline_of(build_view(WITH_DEADLINES, snapshot_of(built), at(60))) == deadline
 

@@ -164,6 +164,23 @@ class Bench:
         pod_spec = {**spec.pop("pod_spec", {}), "schedulingGroup": {"podGroupName": name}}
         return self.job(name, workers=workers, pod_spec=pod_spec, **spec)
 
+    def run_job(self, *args: Any, **spec: Any) -> Obj:
+        """Create a Job, and let the controllers work."""
+        created = self.job(*args, **spec)
+        self.run()
+        return created
+
+    def run_gang(self, *args: Any, **spec: Any) -> Obj:
+        """Create a gang, and let the controllers and the scheduler work."""
+        created = self.gang(*args, **spec)
+        self.run()
+        return created
+
+    def change_job(self, patch: Obj) -> None:
+        """Patch the Job `train`, and let the controllers work."""
+        self.registry.patch(JOBS, "train", NAMESPACE, patch)
+        self.run()
+
     # Queries
 
     def pods(self, job: str | None = None) -> list[Obj]:

@@ -110,11 +110,21 @@ def test_kubeconfig_replaces_a_readable_one_privately(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-class RecordingLogSource:
-    """A log source that returns its arguments."""
+LOG = "/api/v1/namespaces/default/pods/a/log"
+
+
+class LoggedPod:
+    """A pod on a node, and the source of its log, which keeps its arguments."""
 
     def __init__(self) -> None:
+        self.registry = Registry()
+        spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "x"}]}
+        self.registry.create("pods", {"metadata": {"name": "a"}, "spec": spec})
         self.asked: dict[str, Any] = {}
+
+    def start(self, **state: Any) -> None:
+        status = {"containerStatuses": [{"name": "main", "ready": True, "state": {"running": {}}, **state}]}
+        self.registry.patch("pods", "a", "default", {"status": status}, subresource="status")
 
     async def open(self, namespace: str, pod: str, container: str, **options: Any) -> AsyncIterator[bytes]:
         self.asked = {"pod": f"{namespace}/{pod}/{container}", **options}
@@ -122,48 +132,32 @@ class RecordingLogSource:
             raise LookupError("no log file")
         yield b"one\n"
 
+    async def get(self, **params: str) -> httpx.Response:
+        """Read the log over HTTP."""
+        app = create_app(self.registry, token=None, logs=self)
+        async with serving(app) as address, client(address.url) as http:
+            return await http.get(LOG, params=params)
+
 
 @pytest.fixture
-async def logged() -> AsyncIterator[tuple[httpx.AsyncClient, RecordingLogSource, Registry]]:
-    tape, registry = RecordingLogSource(), Registry()
-    spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "x"}]}
-    registry.create("pods", {"metadata": {"name": "a"}, "spec": spec})
-    async with serving(create_app(registry, token=None, logs=tape)) as address, client(address.url) as http:
-        yield http, tape, registry
+def logged() -> LoggedPod:
+    return LoggedPod()
 
 
-LOG = "/api/v1/namespaces/default/pods/a/log"
-
-
-def start(registry: Registry, **state: Any) -> None:
-    status = {"containerStatuses": [{"name": "main", "ready": True, **state}]}
-    registry.patch("pods", "a", "default", {"status": status}, subresource="status")
-
-
-async def test_log_of_a_container_that_waits_is_refused(
-    logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry],
-) -> None:
-    http, _, registry = logged
-    start(registry, state={"waiting": {"reason": "ImagePullBackOff"}})
-    response = await http.get(LOG)
+async def test_log_of_a_container_that_waits_is_refused(logged: LoggedPod) -> None:
+    logged.start(state={"waiting": {"reason": "ImagePullBackOff"}})
+    response = await logged.get()
     assert response.status_code == 400
     assert response.json()["message"] == 'container "main" in pod "a" is waiting to start: ImagePullBackOff'
 
 
-async def test_log_options_reach_the_source(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:
-    http, tape, registry = logged
-    start(registry, state={"running": {}})
-    response = await http.get(
-        LOG,
-        params={
-            "tailLines": "5",
-            "limitBytes": "9",
-            "sinceTime": "2026-01-01T10:00:03.9+02:00",
-            "timestamps": "true",
-        },
+async def test_log_options_reach_the_source(logged: LoggedPod) -> None:
+    logged.start()
+    response = await logged.get(
+        tailLines="5", limitBytes="9", sinceTime="2026-01-01T10:00:03.9+02:00", timestamps="true"
     )
     assert (response.text, response.headers["content-type"]) == ("one\n", "text/plain; charset=utf-8")
-    assert tape.asked == {
+    assert logged.asked == {
         "pod": "default/a/main",
         "follow": False,
         "tail_lines": 5,
@@ -174,20 +168,31 @@ async def test_log_options_reach_the_source(logged: tuple[httpx.AsyncClient, Rec
     }
 
 
-async def test_missing_log_is_refused(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:
-    http, _, registry = logged
-    start(registry, state={"running": {}})
-    response = await http.get(LOG, params={"tailLines": "0"})
-    assert (response.status_code, "no log file" in response.json()["message"]) == (400, True)
+REFUSED_LOGS = {
+    "no log": ({"tailLines": "0"}, 400, "no log file"),
+    "a number of seconds and a time": (
+        {"sinceSeconds": "3", "sinceTime": "2026-01-01T10:00:03Z"},
+        422,
+        "at most one of",
+    ),
+}
 
 
-async def test_previous_log_requires_a_restart(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:
-    http, tape, registry = logged
-    start(registry, state={"running": {}})
-    assert (await http.get(LOG, params={"previous": "true"})).status_code == 400
-    start(registry, state={"running": {}}, lastState={"terminated": {"exitCode": 1}})
-    assert (await http.get(LOG, params={"previous": "true"})).text == "one\n"
-    assert tape.asked["previous"] is True
+@pytest.mark.parametrize(("options", "code", "message"), REFUSED_LOGS.values(), ids=REFUSED_LOGS)
+async def test_log_that_cannot_be_read_is_refused(
+    logged: LoggedPod, options: dict[str, str], code: int, message: str
+) -> None:
+    logged.start()
+    response = await logged.get(**options)
+    assert (response.status_code, message in response.json()["message"]) == (code, True)
+
+
+async def test_previous_log_requires_a_restart(logged: LoggedPod) -> None:
+    logged.start()
+    assert (await logged.get(previous="true")).status_code == 400
+    logged.start(lastState={"terminated": {"exitCode": 1}})
+    assert (await logged.get(previous="true")).text == "one\n"
+    assert logged.asked["previous"] is True
 
 
 async def test_disconnect_during_a_request_is_not_an_error() -> None:
@@ -209,13 +214,3 @@ async def test_disconnect_during_a_request_is_not_an_error() -> None:
     await create_app(registry, token=None)(scope, receive, send)
     assert answered[0]["status"] == 400
     assert registry.list("configmaps", "default") == []
-
-
-async def test_log_since_a_number_of_seconds_and_a_time_is_refused(
-    logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry],
-) -> None:
-    http, _, registry = logged
-    start(registry, state={"running": {}})
-    response = await http.get(LOG, params={"sinceSeconds": "3", "sinceTime": "2026-01-01T10:00:03Z"})
-    assert response.status_code == 422
-    assert "at most one of" in response.json()["message"]

@@ -201,8 +201,7 @@ def test_idle_cluster_has_nothing_due(bench):
 
 @pytest.mark.parametrize("end", ["succeed", "fail"])
 def test_finished_job_is_deleted_after_its_ttl(bench, end):
-    bench.job(workers=1, ttlSecondsAfterFinished=60)
-    bench.run()
+    bench.run_job(workers=1, ttlSecondsAfterFinished=60)
     getattr(bench, end)(bench.pods()[0])
     bench.run(55)
     assert bench.registry.find(JOBS, NAMESPACE, "train")
@@ -212,12 +211,10 @@ def test_finished_job_is_deleted_after_its_ttl(bench, end):
 
 
 def test_ttl_added_later_counts_from_the_end(bench):
-    bench.job(workers=1)
-    bench.run()
+    bench.run_job(workers=1)
     bench.succeed(bench.pods()[0])
     bench.run(100)
-    bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"ttlSecondsAfterFinished": 10}})
-    bench.run()
+    bench.change_job({"spec": {"ttlSecondsAfterFinished": 10}})
     assert bench.registry.find(JOBS, NAMESPACE, "train") is None
 
 

@@ -7,7 +7,7 @@ import pytest
 from gangjobs_sandbox.controllers import ControllerSettings
 from gangjobs_sandbox.controllers.job import failure_policy
 from gangjobs_sandbox.controllers.job.workload import pod_group_name
-from gangjobs_sandbox.resources import JOBS, PODGROUPS, WORKLOADS
+from gangjobs_sandbox.resources import PODGROUPS, WORKLOADS
 from tests.sandbox.builders import NAMESPACE, Bench, finalizers, index_of
 
 # -- The Job controller: pods, status, suspension, deadlines and scaling of a Job ------------------------------------
@@ -18,28 +18,20 @@ def bench():
     return Bench(schedules=False)
 
 
-def resume(bench, job="train", *, suspend=False):
-    bench.registry.patch(JOBS, job, NAMESPACE, {"spec": {"suspend": suspend}})
-    bench.run()
-
-
 def test_environment_of_the_user_is_not_replaced(bench):
     own = {"name": "main", "image": "x", "env": [{"name": "JOB_COMPLETION_INDEX", "value": "mine"}]}
-    bench.job(workers=1, pod_spec={"containers": [own]})
-    bench.run()
+    bench.run_job(workers=1, pod_spec={"containers": [own]})
     assert bench.pods("train")[0]["spec"]["containers"][0]["env"] == own["env"]
 
 
 def test_long_job_name_leaves_room_for_index(bench):
     name = "a" * 60
-    bench.job(name, workers=1)
-    bench.run()
+    bench.run_job(name, workers=1)
     assert bench.pods()[0]["metadata"]["name"].startswith("a" * 55 + "-0-")
 
 
 def test_work_queue_ends_with_its_last_pod(bench):
-    bench.job(workers=None, parallelism=3)
-    bench.run()
+    bench.run_job(workers=None, parallelism=3)
     first, second, third = bench.pods("train")
     bench.succeed(first)
     bench.run()
@@ -55,24 +47,21 @@ def test_deadline_does_not_run_while_suspended(bench):
     bench.job(activeDeadlineSeconds=30, suspend=True)
     bench.run(60)
     assert bench.conditions() == ["Suspended"]
-    resume(bench)
+    bench.change_job({"spec": {"suspend": False}})
     bench.run(20)
     assert bench.conditions() == []
 
 
 def test_scaled_down_job_deletes_pending_pods_first(bench):
-    bench.job(workers=None, completions=10, parallelism=3)
-    bench.run()
+    bench.run_job(workers=None, completions=10, parallelism=3)
     running = bench.pods("train")[0]
     bench.start(running)
-    bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 1}})
-    bench.run()
+    bench.change_job({"spec": {"parallelism": 1}})
     assert [pod["metadata"]["uid"] for pod in bench.live_pods("train")] == [running["metadata"]["uid"]]
 
 
 def test_second_pod_of_an_index_is_removed(bench):
-    bench.job(workers=2)
-    bench.run()
+    bench.run_job(workers=2)
     twin = bench.pods("train")[1]
     bench.pod("twin", labels=twin["metadata"]["labels"], annotations=twin["metadata"]["annotations"])
     bench.run()
@@ -80,24 +69,20 @@ def test_second_pod_of_an_index_is_removed(bench):
 
 
 def test_elastic_job_deletes_indexes_above_its_size(bench):
-    bench.job(workers=4)
-    bench.run()
-    bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 2, "completions": 2}})
-    bench.run()
+    bench.run_job(workers=4)
+    bench.change_job({"spec": {"parallelism": 2, "completions": 2}})
     assert [index_of(pod) for pod in bench.live_pods("train")] == [0, 1]
 
 
 def test_job_managed_by_another_controller_is_ignored(bench):
-    bench.job(managedBy="kueue.x-k8s.io/multikueue")
-    bench.run()
+    bench.run_job(managedBy="kueue.x-k8s.io/multikueue")
     assert bench.pods("train") == []
     assert bench.status() == {}
 
 
 def test_pods_are_created_when_refusals_end(bench):
     bench.controllers_registry.refuses = lambda call: "before" if call == "create" else None
-    bench.job(workers=4)
-    bench.run()
+    bench.run_job(workers=4)
     assert bench.pods("train") == []
     bench.controllers_registry.refuses = lambda call: None
     bench.run(120)
@@ -118,8 +103,7 @@ def seconds_until_next_pod(bench, *, limit=1000):
 
 
 def test_each_failure_doubles_the_wait(bench):
-    bench.job(workers=1, backoffLimit=6)
-    bench.run()
+    bench.run_job(workers=1, backoffLimit=6)
     delays_s = []
     for _ in range(4):
         bench.fail(bench.live_pods("train")[0])
@@ -128,8 +112,7 @@ def test_each_failure_doubles_the_wait(bench):
 
 
 def test_success_resets_the_failure_count(bench):
-    bench.job(workers=None, completions=3, parallelism=1, backoffLimit=6)
-    bench.run()
+    bench.run_job(workers=None, completions=3, parallelism=1, backoffLimit=6)
     bench.fail(bench.live_pods("train")[0])
     assert seconds_until_next_pod(bench) == 10
     bench.succeed(bench.live_pods("train")[0])
@@ -139,8 +122,7 @@ def test_success_resets_the_failure_count(bench):
 
 
 def test_restarts_count_with_policy_on_failure(bench):
-    bench.job(workers=1, backoffLimit=2, pod_spec={"restartPolicy": "OnFailure"})
-    bench.run()
+    bench.run_job(workers=1, backoffLimit=2, pod_spec={"restartPolicy": "OnFailure"})
     (pod,) = bench.pods("train")
     statuses = [{"name": "main", "restartCount": 2, "state": {"running": {}}}]
     bench.registry.patch(
@@ -155,8 +137,7 @@ def test_restarts_count_with_policy_on_failure(bench):
 
 
 def per_index(bench, *, workers=2, limit=1, **spec):
-    bench.job(workers=workers, backoffLimit=100, backoffLimitPerIndex=limit, **spec)
-    bench.run()
+    bench.run_job(workers=workers, backoffLimit=100, backoffLimitPerIndex=limit, **spec)
 
 
 def fail_index(bench, index, exit_code=1, **status):
@@ -253,8 +234,7 @@ def test_first_matching_rule_decides():
     ids=["leader", "any two", "two of some"],
 )
 def test_success_policy_ends_the_job_early(bench, policy_rule, succeeded):
-    bench.job(workers=4, successPolicy={"rules": [policy_rule]})
-    bench.run()
+    bench.run_job(workers=4, successPolicy={"rules": [policy_rule]})
     pods = bench.pods("train")
     for index in succeeded[:-1]:
         bench.succeed(pods[index])
@@ -285,8 +265,7 @@ def test_at_most_500_pods_are_created_at_once(bench):
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("at", range(12), ids=lambda at: f"write {at}")
 def test_crash_at_any_write_counts_each_pod_once(bench, at, moment):
-    bench.job(workers=None, completions=3, parallelism=3, backoffLimit=6)
-    bench.run()
+    bench.run_job(workers=None, completions=3, parallelism=3, backoffLimit=6)
     first, second, third = bench.pods()
     bench.succeed(first)
     bench.succeed(second)
@@ -351,8 +330,7 @@ def groups_of_pods(bench):
     ids=["one worker", "not indexed", "less parallel", "own group"],
 )
 def test_other_shapes_get_no_gang_in_136(old, shape):
-    old.job(**shape)
-    old.run()
+    old.run_job(**shape)
     assert objects(old) == ([], [])
 
 
@@ -363,8 +341,7 @@ def test_foreign_workload_of_the_name_disables_the_gang(old):
         "podGroupTemplates": [{"name": "mine", **policy}],
     }
     old.registry.create(WORKLOADS, {"metadata": {"name": "mine"}, "spec": spec}, NAMESPACE)
-    old.job(workers=2)
-    old.run()
+    old.run_job(workers=2)
     assert groups_of_pods(old) == {None}
 
 
@@ -377,17 +354,14 @@ def test_job_name_that_is_too_long_for_a_template_gets_no_pods(old):
 
 def test_controlled_job_is_ignored_in_137(new):
     parent = {"apiVersion": "example.com/v1", "kind": "Set", "name": "p", "uid": "u", "controller": True}
-    new.job(workers=2, metadata={"ownerReferences": [parent]}, scheduling=GANG)
-    new.run()
+    new.run_job(workers=2, metadata={"ownerReferences": [parent]}, scheduling=GANG)
     assert objects(new) == ([], [])
     assert len(new.bound("train")) == 2
 
 
 def test_size_of_an_elastic_gang_follows_the_job(new):
-    new.job(workers=2, scheduling=GANG)
-    new.run()
-    new.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 3, "completions": 3}})
-    new.run()
+    new.run_job(workers=2, scheduling=GANG)
+    new.change_job({"spec": {"parallelism": 3, "completions": 3}})
     (workload,), (group,) = objects(new)
     assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 3
     assert workload["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] == 3

@@ -302,8 +302,7 @@ def test_conflict_is_retried_and_not_logged(caplog):
 
 def test_job_deleted_in_a_sync_adopts_nothing():
     bench = Bench(schedules=False)
-    bench.job(workers=None, completions=1, parallelism=1)
-    bench.run()
+    bench.run_job(workers=None, completions=1, parallelism=1)
     labels = bench.pods()[0]["metadata"]["labels"]
     stray = bench.pod("stray", labels=labels)
     hold = {"metadata": {"finalizers": ["example.org/hold"]}}

@@ -35,20 +35,20 @@ SECRET = {"data": {"password": base64.b64encode(b"hunter2").decode()}}
 SOURCES = Sources("default", {("configmap", "settings"): CONFIG, ("secret", "login"): SECRET})
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("plain", "plain", id="no reference"),
-        pytest.param("$(A)-$(B)", "1-2", id="two references"),
-        pytest.param("$(MISSING)", "$(MISSING)", id="unknown stays"),
-        pytest.param("$$(A)", "$(A)", id="escaped"),
-        pytest.param("$$$(A)", "$1", id="escaped dollar, then a reference"),
-        pytest.param("$A ${A}", "$A ${A}", id="shell forms are left to the shell"),
-        pytest.param("$(A", "$(A", id="unclosed"),
-        pytest.param("$(LOOP)", "$(A)", id="not expanded again"),
-        pytest.param("cost: 5$", "cost: 5$", id="dollar at the end"),
-    ],
-)
+EXPANSIONS: dict[str, Any] = {
+    "no reference": ("plain", "plain"),
+    "two references": ("$(A)-$(B)", "1-2"),
+    "unknown stays": ("$(MISSING)", "$(MISSING)"),
+    "escaped": ("$$(A)", "$(A)"),
+    "escaped dollar, then a reference": ("$$$(A)", "$1"),
+    "shell forms are left to the shell": ("$A ${A}", "$A ${A}"),
+    "unclosed": ("$(A", "$(A"),
+    "not expanded again": ("$(LOOP)", "$(A)"),
+    "dollar at the end": ("cost: 5$", "cost: 5$"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), EXPANSIONS.values(), ids=EXPANSIONS)
 def test_expansion_follows_kubernetes(text: str, expected: str) -> None:
     assert expand(text, {"A": "1", "B": "2", "LOOP": "$(A)"}) == expected
 
@@ -85,17 +85,17 @@ def test_unknown_field_reference_is_refused() -> None:
         field_value(facts(), "spec.foo")
 
 
-@pytest.mark.parametrize(
-    ("reference", "expected"),
-    [
-        pytest.param({"resource": "limits.cpu"}, "2", id="cpu is rounded up"),
-        pytest.param({"resource": "limits.cpu", "divisor": "1m"}, "1500", id="divisor"),
-        pytest.param({"resource": "requests.memory", "divisor": "1Mi"}, "256", id="memory in MiB"),
-        pytest.param({"resource": "limits.memory"}, str(8 * 1024**3), id="no limit: what the node has"),
-        pytest.param({"resource": "requests.cpu"}, "2", id="no request: the limit"),
-        pytest.param({"resource": "requests.cpu", "containerName": "other"}, "3", id="another container"),
-    ],
-)
+RESOURCE_REFERENCES: dict[str, Any] = {
+    "cpu is rounded up": ({"resource": "limits.cpu"}, "2"),
+    "divisor": ({"resource": "limits.cpu", "divisor": "1m"}, "1500"),
+    "memory in MiB": ({"resource": "requests.memory", "divisor": "1Mi"}, "256"),
+    "no limit: what the node has": ({"resource": "limits.memory"}, str(8 * 1024**3)),
+    "no request: the limit": ({"resource": "requests.cpu"}, "2"),
+    "another container": ({"resource": "requests.cpu", "containerName": "other"}, "3"),
+}
+
+
+@pytest.mark.parametrize(("reference", "expected"), RESOURCE_REFERENCES.values(), ids=RESOURCE_REFERENCES)
 def test_resource_reference_is_in_divisor_units(reference: dict[str, str], expected: str) -> None:
     main = container("true", resources={"limits": {"cpu": "1500m"}, "requests": {"memory": "256Mi"}})
     other = container("true", name="other", resources={"requests": {"cpu": "3"}})
@@ -178,40 +178,35 @@ def test_references_name_what_to_fetch() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("volume", "files"),
-    [
-        pytest.param({"emptyDir": {}}, {}, id="empty"),
-        pytest.param(
-            {"configMap": {"name": "settings"}}, {"a": b"1", "b": b"two", "raw": b"\x00\xff"}, id="all keys of a map"
-        ),
-        pytest.param(
-            {"configMap": {"name": "settings", "items": [{"key": "a", "path": "deep/er/a"}]}},
-            {"deep/er/a": b"1"},
-            id="chosen keys at paths",
-        ),
-        pytest.param({"configMap": {"name": "no", "optional": True}}, {}, id="optional and absent"),
-        pytest.param({"secret": {"secretName": "login"}}, {"password": b"hunter2"}, id="secret"),
-        pytest.param(
-            {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
-            {"name": b"train-0"},
-            id="downward API",
-        ),
-        pytest.param(
-            {
-                "projected": {
-                    "sources": [
-                        {"configMap": {"name": "settings", "items": [{"key": "a", "path": "a"}]}},
-                        {"secret": {"name": "login"}},
-                        {"serviceAccountToken": {"path": "token", "audience": "vault"}},
-                    ]
-                }
-            },
-            {"a": b"1", "password": b"hunter2", "token": b"jwt"},
-            id="projected",
-        ),
-    ],
-)
+VOLUMES: dict[str, Any] = {
+    "empty": ({"emptyDir": {}}, {}),
+    "all keys of a map": ({"configMap": {"name": "settings"}}, {"a": b"1", "b": b"two", "raw": b"\x00\xff"}),
+    "chosen keys at paths": (
+        {"configMap": {"name": "settings", "items": [{"key": "a", "path": "deep/er/a"}]}},
+        {"deep/er/a": b"1"},
+    ),
+    "optional and absent": ({"configMap": {"name": "no", "optional": True}}, {}),
+    "secret": ({"secret": {"secretName": "login"}}, {"password": b"hunter2"}),
+    "downward API": (
+        {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        {"name": b"train-0"},
+    ),
+    "projected": (
+        {
+            "projected": {
+                "sources": [
+                    {"configMap": {"name": "settings", "items": [{"key": "a", "path": "a"}]}},
+                    {"secret": {"name": "login"}},
+                    {"serviceAccountToken": {"path": "token", "audience": "vault"}},
+                ]
+            }
+        },
+        {"a": b"1", "password": b"hunter2", "token": b"jwt"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("volume", "files"), VOLUMES.values(), ids=VOLUMES)
 def test_volume_has_the_content_of_its_source(volume: dict, files: dict[str, bytes], tmp_path: Path) -> None:
     context = VolumeContext(facts(), SOURCES, {"vault": "jwt"})
     folder = Path(place_volume({"name": "v", **volume}, str(tmp_path / "v"), context))
@@ -256,19 +251,19 @@ def test_token_requests_are_found_in_projections() -> None:
     assert token_requests({"volumes": volumes}) == [token]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("/gang/files", "/real/f", id="whole"),
-        pytest.param("/gang/files/train.py", "/real/f/train.py", id="below"),
-        pytest.param("--path=/gang/files:/data", "--path=/real/f:/real/d", id="several in one text"),
-        pytest.param("cat '/data/x' > /dev/termination-log", "cat '/real/d/x' > /real/t", id="in a script"),
-        pytest.param("/gang/files2 /gang/files.txt", "/gang/files2 /gang/files.txt", id="longer names stay"),
-        pytest.param("/mnt/data /other/gang/files", "/mnt/data /other/gang/files", id="below another path"),
-        pytest.param("/data/inner/x", "/real/i/x", id="the longest mount wins"),
-        pytest.param("http://host/data", "http://host/data", id="not in a URL's path"),
-    ],
-)
+TEXTS_WITH_PATHS: dict[str, Any] = {
+    "whole": ("/gang/files", "/real/f"),
+    "below": ("/gang/files/train.py", "/real/f/train.py"),
+    "several in one text": ("--path=/gang/files:/data", "--path=/real/f:/real/d"),
+    "in a script": ("cat '/data/x' > /dev/termination-log", "cat '/real/d/x' > /real/t"),
+    "longer names stay": ("/gang/files2 /gang/files.txt", "/gang/files2 /gang/files.txt"),
+    "below another path": ("/mnt/data /other/gang/files", "/mnt/data /other/gang/files"),
+    "the longest mount wins": ("/data/inner/x", "/real/i/x"),
+    "not in a URL's path": ("http://host/data", "http://host/data"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), TEXTS_WITH_PATHS.values(), ids=TEXTS_WITH_PATHS)
 def test_rewriting_replaces_whole_paths_only(text: str, expected: str) -> None:
     paths = {"/gang/files": "/real/f", "/data/": "/real/d", "/data/inner": "/real/i", "/dev/termination-log": "/real/t"}
     assert Rewriter(paths).text(text) == expected
@@ -296,16 +291,18 @@ def test_container_without_command_is_refused(tmp_path: Path) -> None:
         assembled(tmp_path, container(args=["--epochs", "3"]))
 
 
+WORKING_DIRECTORIES: dict[str, Any] = {
+    "none: a fresh one": (None, PRIVATE, "{folder}/run/work"),
+    "exists": ("/usr", PRIVATE, "/usr"),
+    "exists nowhere": ("/app", PRIVATE, "/app"),
+    "exists nowhere, rewritten": ("/app", REWRITTEN, "{folder}/run/work"),
+    "in a volume": ("/data/run", PRIVATE, "/data/run"),
+    "in a volume, rewritten": ("/data/run", REWRITTEN, "{folder}/data/run"),
+}
+
+
 @pytest.mark.parametrize(
-    ("working_dir", "isolation", "expected"),
-    [
-        pytest.param(None, PRIVATE, "{folder}/run/work", id="none: a fresh one"),
-        pytest.param("/usr", PRIVATE, "/usr", id="exists"),
-        pytest.param("/app", PRIVATE, "/app", id="exists nowhere"),
-        pytest.param("/app", REWRITTEN, "{folder}/run/work", id="exists nowhere, rewritten"),
-        pytest.param("/data/run", PRIVATE, "/data/run", id="in a volume"),
-        pytest.param("/data/run", REWRITTEN, "{folder}/data/run", id="in a volume, rewritten"),
-    ],
+    ("working_dir", "isolation", "expected"), WORKING_DIRECTORIES.values(), ids=WORKING_DIRECTORIES
 )
 def test_working_directory_exists(working_dir: str | None, isolation: Isolation, expected: str, tmp_path: Path) -> None:
     made = container("true", volumeMounts=[{"name": "data", "mountPath": "/data"}])
@@ -373,26 +370,23 @@ async def read(path: str, **options: Any) -> str:
     return b"".join([piece async for piece in read_log(path, LogOptions(**options), ended=lambda: True)]).decode()
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        pytest.param({}, "one\ntwo\n\nfour\n", id="all, parts joined"),
-        pytest.param({"tail_lines": 2}, "\nfour\n", id="last two lines"),
-        pytest.param({"tail_lines": 3}, "o\n\nfour\n", id="each part of a line counts, as under a kubelet"),
-        pytest.param({"tail_lines": 100}, "one\ntwo\n\nfour\n", id="more than there are"),
-        pytest.param({"tail_lines": 0}, "", id="none"),
-        pytest.param({"limit_bytes": 5}, "one\nt", id="cut"),
-        pytest.param({"tail_lines": 1, "limit_bytes": 2}, "fo", id="first bytes of the last lines"),
-        pytest.param({"since": datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)}, "\nfour\n", id="since a time"),
-        pytest.param(
-            {"timestamps": True, "tail_lines": 4},
-            "2026-01-01T00:00:02.000000000Z two\n"
-            "2026-01-01T00:00:03.000000000Z \n"
-            "2026-01-01T00:00:04.000000000Z four\n",
-            id="times, once a line",
-        ),
-    ],
-)
+LOG_OPTIONS: dict[str, Any] = {
+    "all, parts joined": ({}, "one\ntwo\n\nfour\n"),
+    "last two lines": ({"tail_lines": 2}, "\nfour\n"),
+    "each part of a line counts, as under a kubelet": ({"tail_lines": 3}, "o\n\nfour\n"),
+    "more than there are": ({"tail_lines": 100}, "one\ntwo\n\nfour\n"),
+    "none": ({"tail_lines": 0}, ""),
+    "cut": ({"limit_bytes": 5}, "one\nt"),
+    "first bytes of the last lines": ({"tail_lines": 1, "limit_bytes": 2}, "fo"),
+    "since a time": ({"since": datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)}, "\nfour\n"),
+    "times, once a line": (
+        {"timestamps": True, "tail_lines": 4},
+        "2026-01-01T00:00:02.000000000Z two\n2026-01-01T00:00:03.000000000Z \n2026-01-01T00:00:04.000000000Z four\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), LOG_OPTIONS.values(), ids=LOG_OPTIONS)
 async def test_log_options_choose_lines(options: dict[str, Any], expected: str, tmp_path: Path) -> None:
     assert await read(written(tmp_path), **options) == expected
 

@@ -20,9 +20,11 @@ from tests.sandbox.node_processes import processes_with, unique_sleep_s
 from tests.timeouts import TIMEOUT_S, until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from gangjobs_sandbox.store import Event
+    from tests.sandbox.node_cluster import NodeCluster
 
 
 def shell(script: str, **fields: Any) -> dict[str, Any]:
@@ -44,24 +46,30 @@ async def isolation(request: pytest.FixtureRequest, tmp_path: Path) -> Isolation
     return best
 
 
-async def test_pod_runs_to_success(tmp_path: Path) -> None:
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[NodeCluster]:
+    """An API server and one node."""
     async with node_cluster(tmp_path) as cluster:
-        name = cluster.create(pod(shell("echo hello")))
-        status = await cluster.ended(name)
-        terminated = cluster.state(name)["terminated"]
-        assert status["phase"] == "Succeeded"
-        assert (terminated["exitCode"], terminated["reason"]) == (0, "Completed")
-        assert {item["type"]: item["status"] for item in status["conditions"]} == {
-            "PodReadyToStartContainers": "False",
-            "Initialized": "True",
-            "Ready": "False",
-            "ContainersReady": "False",
-        }
-        assert status["podIP"].startswith("127.")
-        assert await cluster.log(name) == "hello\n"
-        reasons = [reason for reason, _ in cluster.events(name)]
-        await until(lambda: len(cluster.events(name)) >= 2)
-        assert reasons in ([], ["Created"], ["Created", "Started"])
+        yield cluster
+
+
+async def test_pod_runs_to_success(cluster: NodeCluster) -> None:
+    name = cluster.create(pod(shell("echo hello")))
+    status = await cluster.ended(name)
+    terminated = cluster.state(name)["terminated"]
+    assert status["phase"] == "Succeeded"
+    assert (terminated["exitCode"], terminated["reason"]) == (0, "Completed")
+    assert {item["type"]: item["status"] for item in status["conditions"]} == {
+        "PodReadyToStartContainers": "False",
+        "Initialized": "True",
+        "Ready": "False",
+        "ContainersReady": "False",
+    }
+    assert status["podIP"].startswith("127.")
+    assert await cluster.log(name) == "hello\n"
+    reasons = [reason for reason, _ in cluster.events(name)]
+    await until(lambda: len(cluster.events(name)) >= 2)
+    assert reasons in ([], ["Created"], ["Created", "Started"])
 
 
 async def test_node_is_described(tmp_path: Path) -> None:
@@ -170,19 +178,18 @@ async def test_peers_connect_by_name(isolation: Isolation, tmp_path: Path) -> No
     ids=["no command", "unknown volume"],
 )
 async def test_pod_that_cannot_start_reports_the_reason(
-    fields: dict[str, Any], reason: str, message: str, tmp_path: Path
+    cluster: NodeCluster, fields: dict[str, Any], reason: str, message: str
 ) -> None:
     """A container that cannot be created has the reason in its status, and a volume only in the events of its pod."""
-    async with node_cluster(tmp_path) as cluster:
-        name = cluster.create(pod(**fields))
-        await until(lambda: any(message in text for _, text in cluster.events(name)), what="event")
-        if reason == "FailedMount":
-            creating = {"waiting": {"reason": "ContainerCreating"}}
-            await until(lambda: cluster.state(name) == creating, what="ContainerCreating")
-        else:
-            assert message in await cluster.wait_for_reason(name, reason)
-        cluster.registry.delete(PODS, name, "default")
-        await cluster.wait_until_removed(name)
+    name = cluster.create(pod(**fields))
+    await until(lambda: any(message in text for _, text in cluster.events(name)), what="event")
+    if reason == "FailedMount":
+        creating = {"waiting": {"reason": "ContainerCreating"}}
+        await until(lambda: cluster.state(name) == creating, what="ContainerCreating")
+    else:
+        assert message in await cluster.wait_for_reason(name, reason)
+    cluster.registry.delete(PODS, name, "default")
+    await cluster.wait_until_removed(name)
 
 
 async def test_failing_container_is_restarted_with_backoff(tmp_path: Path) -> None:
@@ -196,31 +203,29 @@ async def test_failing_container_is_restarted_with_backoff(tmp_path: Path) -> No
         assert await cluster.log(name, previous=True) == "run\n"
 
 
-async def test_deleted_pod_ends_gracefully(tmp_path: Path) -> None:
+async def test_deleted_pod_ends_gracefully(cluster: NodeCluster, tmp_path: Path) -> None:
     """The node writes the terminal status before it deletes the object, which the test keeps with a finalizer."""
-    async with node_cluster(tmp_path) as cluster:
-        script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-        name = cluster.create(pod(shell(script), finalizers=["example.org/harvest"]))
-        await cluster.wait_for_output(name, "up\n")
-        cluster.registry.delete(PODS, name, "default")
-        status = await cluster.ended(name)
-        assert (status["phase"], cluster.state(name)["terminated"]["exitCode"]) == ("Succeeded", 0)
-        await until(lambda: cluster.pod(name)["metadata"].get("deletionGracePeriodSeconds") == 0)
-        release = [{"op": "remove", "path": "/metadata/finalizers"}]
-        cluster.registry.patch(PODS, name, "default", release, "application/json-patch+json")
-        await cluster.wait_until_removed(name)
-        await until(lambda: not list((tmp_path / "node-1" / "pods").iterdir()), what="folder gone")
+    script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    name = cluster.create(pod(shell(script), finalizers=["example.org/harvest"]))
+    await cluster.wait_for_output(name, "up\n")
+    cluster.registry.delete(PODS, name, "default")
+    status = await cluster.ended(name)
+    assert (status["phase"], cluster.state(name)["terminated"]["exitCode"]) == ("Succeeded", 0)
+    await until(lambda: cluster.pod(name)["metadata"].get("deletionGracePeriodSeconds") == 0)
+    release = [{"op": "remove", "path": "/metadata/finalizers"}]
+    cluster.registry.patch(PODS, name, "default", release, "application/json-patch+json")
+    await cluster.wait_until_removed(name)
+    await until(lambda: not list((tmp_path / "node-1" / "pods").iterdir()), what="folder gone")
 
 
-async def test_forced_deletion_kills_at_once(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        seconds = unique_sleep_s()
-        made = pod(shell(f"trap '' TERM; echo up; exec sleep {seconds}"), terminationGracePeriodSeconds=3600)
-        name = cluster.create(made)
-        await cluster.wait_for_output(name, "up\n")
-        cluster.registry.delete(PODS, name, "default", grace_period_s=0)
-        await cluster.wait_until_removed(name)
-        await until(lambda: not processes_with(f"sleep {seconds}"))
+async def test_forced_deletion_kills_at_once(cluster: NodeCluster) -> None:
+    seconds = unique_sleep_s()
+    made = pod(shell(f"trap '' TERM; echo up; exec sleep {seconds}"), terminationGracePeriodSeconds=3600)
+    name = cluster.create(made)
+    await cluster.wait_for_output(name, "up\n")
+    cluster.registry.delete(PODS, name, "default", grace_period_s=0)
+    await cluster.wait_until_removed(name)
+    await until(lambda: not processes_with(f"sleep {seconds}"))
 
 
 async def test_pod_that_is_deleted_by_force_leaves_its_place_at_once(tmp_path: Path) -> None:
@@ -233,20 +238,19 @@ async def test_pod_that_is_deleted_by_force_leaves_its_place_at_once(tmp_path: P
         await cluster.wait_for_output(second, "up\n")
 
 
-async def test_resources_are_free_when_the_end_is_reported(tmp_path: Path) -> None:
+async def test_resources_are_free_when_the_end_is_reported(cluster: NodeCluster) -> None:
     """A scheduler that sees the end of a pod binds another pod to the node at once."""
-    async with node_cluster(tmp_path) as cluster:
-        (node,) = cluster.nodes
-        used: list[Any] = []
+    (node,) = cluster.nodes
+    used: list[Any] = []
 
-        def look(event: Event) -> None:
-            if event.resource is PODS and (event.obj.get("status") or {}).get("phase") == "Succeeded":
-                used.append(node.used_resources())
+    def look(event: Event) -> None:
+        if event.resource is PODS and (event.obj.get("status") or {}).get("phase") == "Succeeded":
+            used.append(node.used_resources())
 
-        with contextlib.ExitStack() as stack:
-            stack.callback(cluster.registry.observe(look))
-            await cluster.ended(cluster.create(pod(shell("true", resources={"requests": {"cpu": "1"}}))))
-        assert used[0] == {}
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.registry.observe(look))
+        await cluster.ended(cluster.create(pod(shell("true", resources={"requests": {"cpu": "1"}}))))
+    assert used[0] == {}
 
 
 async def test_readiness_probe_decides_readiness(isolation: Isolation, tmp_path: Path) -> None:
@@ -284,12 +288,11 @@ async def test_lifecycle_hooks_run_in_the_container(tmp_path: Path, isolation: I
         assert (tmp_path / "hooks").read_text() == "started\nstopping\n"
 
 
-async def test_log_of_unknown_container_is_refused(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
-        name = cluster.create(pod(shell("true")))
-        await cluster.ended(name)
-        with pytest.raises(LookupError, match='previous terminated container "main" not found'):
-            await cluster.log(name, previous=True)
+async def test_log_of_unknown_container_is_refused(cluster: NodeCluster) -> None:
+    name = cluster.create(pod(shell("true")))
+    await cluster.ended(name)
+    with pytest.raises(LookupError, match='previous terminated container "main" not found'):
+        await cluster.log(name, previous=True)
 
 
 async def test_control_plane_may_fetch_logs_from_the_node(tmp_path: Path) -> None:

@@ -38,29 +38,29 @@ def state_of(*states: str, inits: tuple[str, ...] = (), stopped: bool = False) -
     return made
 
 
-@pytest.mark.parametrize(
-    ("state", "policy", "phase"),
-    [
-        pytest.param(state_of("pending"), "Never", "Pending", id="not started"),
-        pytest.param(state_of("running", "pending"), "Never", "Pending", id="one not started"),
-        pytest.param(state_of("running"), "Never", "Running", id="running"),
-        pytest.param(state_of("running", "1"), "Never", "Running", id="one failed, one runs"),
-        pytest.param(state_of("0"), "Never", "Succeeded", id="done"),
-        pytest.param(state_of("0", "3"), "Never", "Failed", id="one failed"),
-        pytest.param(state_of("0", "3"), "OnFailure", "Running", id="will be restarted"),
-        pytest.param(state_of("0"), "OnFailure", "Succeeded", id="on failure, done"),
-        pytest.param(state_of("0"), "Always", "Running", id="always restarted"),
-        pytest.param(state_of("crashed"), "Always", "Running", id="waits for its next run"),
-        pytest.param(state_of("0", stopped=True), "Always", "Succeeded", id="stopped, exit 0"),
-        pytest.param(state_of("143", stopped=True), "Always", "Failed", id="stopped, by signal"),
-        pytest.param(state_of("pending", stopped=True), "Never", "Failed", id="stopped before the start"),
-        pytest.param(state_of("pending", inits=("running",)), "Never", "Pending", id="initializing"),
-        pytest.param(state_of("pending", inits=("1",)), "Never", "Failed", id="init failed"),
-        pytest.param(state_of("pending", inits=("1",)), "OnFailure", "Pending", id="init will be restarted"),
-        pytest.param(state_of("running", inits=("0",)), "Never", "Running", id="initialized"),
-        pytest.param(state_of("0", inits=("sidecar running",)), "Never", "Succeeded", id="sidecars do not count"),
-    ],
-)
+PHASES: dict[str, Any] = {
+    "not started": (state_of("pending"), "Never", "Pending"),
+    "one not started": (state_of("running", "pending"), "Never", "Pending"),
+    "running": (state_of("running"), "Never", "Running"),
+    "one failed, one runs": (state_of("running", "1"), "Never", "Running"),
+    "done": (state_of("0"), "Never", "Succeeded"),
+    "one failed": (state_of("0", "3"), "Never", "Failed"),
+    "will be restarted": (state_of("0", "3"), "OnFailure", "Running"),
+    "on failure, done": (state_of("0"), "OnFailure", "Succeeded"),
+    "always restarted": (state_of("0"), "Always", "Running"),
+    "waits for its next run": (state_of("crashed"), "Always", "Running"),
+    "stopped, exit 0": (state_of("0", stopped=True), "Always", "Succeeded"),
+    "stopped, by signal": (state_of("143", stopped=True), "Always", "Failed"),
+    "stopped before the start": (state_of("pending", stopped=True), "Never", "Failed"),
+    "initializing": (state_of("pending", inits=("running",)), "Never", "Pending"),
+    "init failed": (state_of("pending", inits=("1",)), "Never", "Failed"),
+    "init will be restarted": (state_of("pending", inits=("1",)), "OnFailure", "Pending"),
+    "initialized": (state_of("running", inits=("0",)), "Never", "Running"),
+    "sidecars do not count": (state_of("0", inits=("sidecar running",)), "Never", "Succeeded"),
+}
+
+
+@pytest.mark.parametrize(("state", "policy", "phase"), PHASES.values(), ids=PHASES)
 def test_phase_follows_containers_and_policy(state: PodState, policy: str, phase: str) -> None:
     assert phase_of(state, policy) == phase
 
@@ -90,52 +90,47 @@ def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
     return {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
 
 
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        pytest.param(
-            state_of("pending"),
-            {
-                "Initialized": ("True", None),
-                "Ready": ("False", "ContainersNotReady"),
-                "ContainersReady": ("False", "ContainersNotReady"),
-            },
-            id="starting",
-        ),
-        pytest.param(
-            state_of("pending", inits=("running",)),
-            {
-                "Initialized": ("False", "ContainersNotInitialized"),
-                "Ready": ("False", "ContainersNotReady"),
-                "ContainersReady": ("False", "ContainersNotReady"),
-            },
-            id="initializing",
-        ),
-        pytest.param(
-            state_of("running"),
-            {"Initialized": ("True", None), "Ready": ("True", None), "ContainersReady": ("True", None)},
-            id="running",
-        ),
-        pytest.param(
-            state_of("0"),
-            {
-                "Initialized": ("True", "PodCompleted"),
-                "Ready": ("False", "PodCompleted"),
-                "ContainersReady": ("False", "PodCompleted"),
-            },
-            id="succeeded",
-        ),
-        pytest.param(
-            state_of("1"),
-            {
-                "Initialized": ("True", None),
-                "Ready": ("False", "PodFailed"),
-                "ContainersReady": ("False", "PodFailed"),
-            },
-            id="failed",
-        ),
-    ],
-)
+CONDITIONS: dict[str, Any] = {
+    "starting": (
+        state_of("pending"),
+        {
+            "Initialized": ("True", None),
+            "Ready": ("False", "ContainersNotReady"),
+            "ContainersReady": ("False", "ContainersNotReady"),
+        },
+    ),
+    "initializing": (
+        state_of("pending", inits=("running",)),
+        {
+            "Initialized": ("False", "ContainersNotInitialized"),
+            "Ready": ("False", "ContainersNotReady"),
+            "ContainersReady": ("False", "ContainersNotReady"),
+        },
+    ),
+    "running": (
+        state_of("running"),
+        {"Initialized": ("True", None), "Ready": ("True", None), "ContainersReady": ("True", None)},
+    ),
+    "succeeded": (
+        state_of("0"),
+        {
+            "Initialized": ("True", "PodCompleted"),
+            "Ready": ("False", "PodCompleted"),
+            "ContainersReady": ("False", "PodCompleted"),
+        },
+    ),
+    "failed": (
+        state_of("1"),
+        {
+            "Initialized": ("True", None),
+            "Ready": ("False", "PodFailed"),
+            "ContainersReady": ("False", "PodFailed"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "expected"), CONDITIONS.values(), ids=CONDITIONS)
 def test_conditions_follow_containers(state: PodState, expected: dict[str, tuple[str, str | None]]) -> None:
     found = conditions(pod_status(state, "Never", T1))
     assert found.pop("PodReadyToStartContainers") == ("False", None)

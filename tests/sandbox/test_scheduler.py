@@ -41,8 +41,7 @@ def scheduled(pod):
 
 
 def test_gang_is_bound_when_another_ends(bench):
-    bench.gang("first", workers=4, cpu="1")
-    bench.run()
+    bench.run_gang("first", workers=4, cpu="1")
     bench.gang("second", workers=4, cpu="1")
     bench.run(30)
     assert bench.bound("second") == []
@@ -53,8 +52,7 @@ def test_gang_is_bound_when_another_ends(bench):
 
 
 def test_terminating_pod_uses_resources(bench):
-    bench.gang("first", workers=4, cpu="1")
-    bench.run()
+    bench.run_gang("first", workers=4, cpu="1")
     for pod in bench.pods("first"):
         bench.delete(bench.start(pod))
     bench.pod("next")
@@ -67,8 +65,7 @@ def test_terminating_pod_uses_resources(bench):
 
 def test_lowered_min_count_lets_the_gang_start():
     bench = two_nodes()
-    bench.gang(workers=6, cpu="1")
-    bench.run()
+    bench.run_gang(workers=6, cpu="1")
     patch = {"spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}}
     bench.registry.patch(PODGROUPS, "train", NAMESPACE, patch)
     bench.run(15)
@@ -78,8 +75,7 @@ def test_lowered_min_count_lets_the_gang_start():
 def test_basic_group_is_placed_pod_by_pod(bench):
     group = {"metadata": {"name": "loose"}, "spec": {"schedulingPolicy": {"basic": {}}}}
     bench.registry.create(PODGROUPS, group, NAMESPACE)
-    bench.job(workers=6, cpu="1", pod_spec={"schedulingGroup": {"podGroupName": "loose"}})
-    bench.run()
+    bench.run_job(workers=6, cpu="1", pod_spec={"schedulingGroup": {"podGroupName": "loose"}})
     assert len(bench.bound("train")) == 4
 
 
@@ -113,8 +109,7 @@ def test_pod_of_another_scheduler_is_ignored(bench):
 
 
 def test_suspended_gang_releases_its_resources(bench):
-    bench.gang("first", workers=4, cpu="1")
-    bench.run()
+    bench.run_gang("first", workers=4, cpu="1")
     bench.gang("second", workers=4, cpu="1")
     bench.registry.patch(JOBS, "first", NAMESPACE, {"spec": {"suspend": True}})
     bench.run()
@@ -190,8 +185,7 @@ def leaving(bench, job=None):
 def test_class_with_policy_never_does_not_preempt(urgent_bench):
     polite = {"metadata": {"name": "polite"}, "value": 1000, "preemptionPolicy": "Never"}
     urgent_bench.registry.create(PRIORITYCLASSES, polite)
-    urgent_bench.gang("calm", workers=4, cpu="1")
-    urgent_bench.run()
+    urgent_bench.run_gang("calm", workers=4, cpu="1")
     urgent_bench.pod("hasty", spec={"priorityClassName": "polite"})
     urgent_bench.run(30)
     assert leaving(urgent_bench) == []
@@ -201,8 +195,9 @@ def test_group_with_mode_all_is_evicted_as_a_whole(urgent_bench):
     mode = {"1.36": "PodGroup", "1.37": {"all": {}}}[urgent_bench.registry.release.name]
     spec = {"schedulingPolicy": {"gang": {"minCount": 4}}, "disruptionMode": mode}
     urgent_bench.registry.create(PODGROUPS, {"metadata": {"name": "calm"}, "spec": spec}, NAMESPACE)
-    urgent_bench.job("calm", workers=4, cpu="1", pod_spec={"schedulingGroup": {"podGroupName": "calm"}}, backoffLimit=6)
-    urgent_bench.run()
+    urgent_bench.run_job(
+        "calm", workers=4, cpu="1", pod_spec={"schedulingGroup": {"podGroupName": "calm"}}, backoffLimit=6
+    )
     start_all(urgent_bench, "calm")
     urgent_bench.pod("hasty", spec=URGENT)
     urgent_bench.run(0)
@@ -415,13 +410,6 @@ def test_pods_without_requests_are_spread():
     assert sorted(placement.nodes.values()) == ["a", "a", "b", "b"]
 
 
-def test_shortfall_is_detected_early():
-    placement = place(gang(6), [node("a", cpu="2"), node("b", cpu="2")], needed=6)
-    assert placement.shortfall.placed == 4
-    assert placement.shortfall.remaining == 1
-    assert {refusal.text for refusal in placement.refused.values()} == {"0/2 nodes are available: 2 Insufficient cpu."}
-
-
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -477,7 +465,3 @@ def test_reasons_are_counted_over_nodes():
     refusal = placement.refused["p"]
     assert refusal.text == "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
     assert (refusal.nodes, refusal.hopeless) == (3, 3)
-
-
-def test_cluster_without_nodes_has_a_message():
-    assert place(gang(1), [], needed=1).refused["p0"].text == "no nodes available to schedule pods"
