@@ -430,7 +430,7 @@ def test_error_names_the_field_and_what_to_do(change: dict[str, Any], problem: s
             "auth-provider.name is oidc",
             "exec plugin",
         ),
-        ({"auth-provider": {"name": SECRET}}, "auth-provider.name is an auth provider, which", "exec"),
+        ({"auth-provider": {"name": SECRET}}, "auth-provider.name is an auth provider, and", "exec"),
     ],
 )
 def test_error_names_the_field_of_the_user(user: dict[str, Any], problem: str, remedy: str) -> None:

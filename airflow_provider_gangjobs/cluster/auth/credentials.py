@@ -221,22 +221,8 @@ TOKEN_FILE_PERIOD_S = 60.0
 EXPIRY_MARGIN_S = 300.0
 """A plugin's token is renewed this long before its expiry, or after half of its lifetime if that is later."""
 
-_NOT_SUPPORTED_BY_CLIENTS = "which Kubernetes clients no longer support"
-_REFUSED_PROVIDERS = {
-    "gcp": (
-        _NOT_SUPPORTED_BY_CLIENTS,
-        "Run `gcloud container clusters get-credentials`, which configures the exec plugin gke-gcloud-auth-plugin.",
-    ),
-    "azure": (
-        _NOT_SUPPORTED_BY_CLIENTS,
-        "Run `kubelogin convert-kubeconfig`, which configures the exec plugin kubelogin.",
-    ),
-    "oidc": (
-        "which would have to write its renewed tokens to the kubeconfig",
-        "Use an exec plugin (the field exec), such as `kubectl oidc-login get-token`, which keeps the tokens itself.",
-    ),
-}
-"""Why an auth provider is refused, and what to use instead."""
+_REFUSED_PROVIDERS = ("azure", "gcp", "oidc")
+"""The auth providers that messages name. Another text in their place may be a secret."""
 _HEADER_KEY_CHARACTERS = "!#$&'*+-.^_`|~"
 
 
@@ -298,9 +284,11 @@ _UNFIT = "contains a character that a header cannot contain"
 def _refusal(provider: Section) -> ConfigError:
     name = provider.required_text("name")
     shown = name if name in _REFUSED_PROVIDERS else "an auth provider"
-    otherwise = _NOT_SUPPORTED_BY_CLIENTS, "Use an exec plugin (the field exec)."
-    reason, remedy = _REFUSED_PROVIDERS.get(name, otherwise)
-    return provider.error("name", f"is {shown}, {reason}", remedy)
+    remedy = (
+        "Use an exec plugin (the field exec), such as gke-gcloud-auth-plugin, kubelogin, or kubectl oidc-login, which "
+        "keeps its tokens itself."
+    )
+    return provider.error("name", f"is {shown}, and auth providers are not supported", remedy)
 
 
 def _with_plugin(access: Access, cluster: Section, user: Section, *, timeout_s: float) -> Access:
