@@ -84,16 +84,13 @@ def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], 
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.errors import ClusterError
-    from airflow_provider_gangjobs.cluster.http import for_watches
     from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.service import GangService
 
     async def run_action() -> T:
         config = _config(options)
-        async with Client(
-            config, transport=for_watches, retry_for_s=RETRY_FOR_S, answer_within_s=ANSWER_WITHIN_S
-        ) as client:
+        async with Client(config, retry_for_s=RETRY_FOR_S, answer_within_s=ANSWER_WITHIN_S) as client:
             try:
                 return await action(GangService(client))
             finally:

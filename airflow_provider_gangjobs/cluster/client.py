@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     UnexpectedReply,
     is_of_another_uid,
 )
-from airflow_provider_gangjobs.cluster.http import for_watches
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, tail_of, whole_lines
 from airflow_provider_gangjobs.cluster.http.transport import (
     AGGREGATED_DISCOVERY,
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.cluster.http import ChooseTransport
     from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
+    from airflow_provider_gangjobs.cluster.http.transport import Transport
     from airflow_provider_gangjobs.kube.views import Meta
 
 LIST_TIMEOUT_S = 60.0
@@ -86,8 +85,8 @@ class Client:
     """A client of one API server. Connects at its first request, and belongs to the event loop that first uses it.
 
     :param answer_within_s: When a request fails whose response has not begun. The default is its own time limit.
-    :param transport: The way to send requests: `http.for_watches`, or `http.for_few_requests` in a process
-        that sends some requests and ends.
+    :param transport: The way to send requests. The default is `AiohttpTransport`, for a process that watches many
+        objects for a long time. A process that sends some requests and ends uses `HttpxTransport`.
     """
 
     def __init__(
@@ -97,12 +96,17 @@ class Client:
         clock: Clock | None = None,
         retry_for_s: float = RETRY_FOR_S,
         answer_within_s: float | None = None,
-        transport: ChooseTransport = for_watches,
+        transport: type[Transport] | None = None,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
         self._credentials = Credentials(config, clock=clock)
-        self._transport = transport()(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
+        if transport is None:
+            # A process that uses the other transport does not load aiohttp.
+            from airflow_provider_gangjobs.cluster.http.aiohttp_transport import AiohttpTransport
+
+            transport = AiohttpTransport
+        self._transport = transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
         self._transport.answer_within_s = answer_within_s
         self._retries = Retries(clock, retry_for_s=retry_for_s)
 

@@ -86,9 +86,9 @@ class GangService(Struct, frozen=True):
     async def connect(cls, config: ClusterConfig) -> AsyncIterator[GangService]:
         """Open a client for the duration of the block, for some requests."""
         from airflow_provider_gangjobs.cluster.client import Client
-        from airflow_provider_gangjobs.cluster.http import for_few_requests
+        from airflow_provider_gangjobs.cluster.http.httpx_transport import HttpxTransport
 
-        async with Client(config, transport=for_few_requests) as client:
+        async with Client(config, transport=HttpxTransport) as client:
             yield cls(client)
 
     @property

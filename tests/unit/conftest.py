@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.http import for_few_requests, for_watches
+from airflow_provider_gangjobs.cluster.http.aiohttp_transport import AiohttpTransport
+from airflow_provider_gangjobs.cluster.http.httpx_transport import HttpxTransport
 from tests.unit.virtual_sleep import VirtualSleep
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     Connect = Callable[..., Client]
 
 
-@pytest.fixture(params=[for_watches, for_few_requests], ids=["aiohttp", "httpx"])
+@pytest.fixture(params=[AiohttpTransport, HttpxTransport], ids=["aiohttp", "httpx"])
 def connect(request: pytest.FixtureRequest) -> Connect:
     """Create a client with the arguments of `Client`. A test that uses this fixture runs once over each transport."""
     return partial(Client, transport=request.param)

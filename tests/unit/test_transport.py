@@ -13,9 +13,8 @@ from airflow_provider_gangjobs.cluster.auth.credentials import TlsConfig, make_c
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, UnexpectedReply, Unreachable
-from airflow_provider_gangjobs.cluster.http import for_few_requests
 from airflow_provider_gangjobs.cluster.http.aiohttp_transport import read_chunks
-from airflow_provider_gangjobs.cluster.http.httpx_transport import REQUEST_CONNECTIONS_MAX
+from airflow_provider_gangjobs.cluster.http.httpx_transport import REQUEST_CONNECTIONS_MAX, HttpxTransport
 from airflow_provider_gangjobs.cluster.http.transport import CLOSE_TIMEOUT_S, Request
 from airflow_provider_gangjobs.kube.resources import JOBS
 from gangjobs_sandbox.tls import issue
@@ -104,7 +103,7 @@ async def test_light_transport_opens_few_connections_for_many_requests() -> None
     go_on = asyncio.Event()
     async with (
         ConnectionServer(go_on=go_on) as server,
-        Client(config_for(server.url), transport=for_few_requests) as client,
+        Client(config_for(server.url), transport=HttpxTransport) as client,
     ):
         requests = [asyncio.create_task(client.version()) for _ in range(20)]
         await server.arrived.wait()
