@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.tracking.logs import limits
+from airflow_provider_gangjobs.tracking.logs import rank_stream
 from benchmarks.harness import ROOT
 from tests.provider.task_runner import run_serialized_trigger
 from tests.timeouts import TIMEOUT_S
@@ -133,7 +133,7 @@ def test_gang_of_two_that_ends_its_task_in_the_triggerer_costs_fewer_requests(
     supervisor = Supervisor()
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
     monkeypatch.setattr(gang_completion, "ASK_AFTER_S", 0.1)
-    monkeypatch.setattr(limits, "SAVE_EVERY_MIN_S", limits.SAVE_EVERY_MAX_S)
+    monkeypatch.setattr(rank_stream, "SAVE_EVERY_MIN_S", rank_stream.SAVE_EVERY_MAX_S)
     monkeypatch.setattr(Clock, "random_between", lambda clock, least, most: most)
     run_without_second_worker(task, triggerer, supervisor)  # starts the watches
     requests.clear()
@@ -150,7 +150,7 @@ def test_gang_of_two_with_its_logs_costs_few_requests(
     task: TaskMaker, triggerer: Triggerer, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The triggerer saves how far it has streamed at intervals, for the first time at a random moment of the first one.
-    monkeypatch.setattr(limits, "SAVE_EVERY_MIN_S", limits.SAVE_EVERY_MAX_S)
+    monkeypatch.setattr(rank_stream, "SAVE_EVERY_MIN_S", rank_stream.SAVE_EVERY_MAX_S)
     monkeypatch.setattr(Clock, "random_between", lambda clock, least, most: most)
     run(task, triggerer)  # starts the watches
     requests.clear()

@@ -25,18 +25,21 @@ from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS, ANNOTATION_STOPPED
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.logs.copy import TaskLog, copy_logs
-from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
+from airflow_provider_gangjobs.tracking.logs.gang_streams import (
+    UNNOTED_AFTER_S,
+    GangStreams,
+    PositionStore,
+    WantedLogs,
+)
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX
-from airflow_provider_gangjobs.tracking.logs.limits import (
+from airflow_provider_gangjobs.tracking.logs.rank_stream import (
     BURST,
+    PARTS_PER_TURN,
     RATE,
     SAVE_EVERY_MIN_S,
-    UNNOTED_AFTER_S,
-    PositionStore,
     StreamLimits,
     StreamSlots,
 )
-from airflow_provider_gangjobs.tracking.logs.rank_stream import PARTS_PER_TURN
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.role_gangs import CLAIM, end_all, pod_of, submit_roles

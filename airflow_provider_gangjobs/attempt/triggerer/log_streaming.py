@@ -358,8 +358,7 @@ class LogStreaming:
             self._log.exception("The logs of gang %s are not streamed any more", self._args.ref)
 
     def _new_streams(self, client: Client) -> GangStreams:
-        from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, WantedLogs
-        from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
+        from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, PositionStore, WantedLogs
 
         args = self._args
         # Each deferral of a try has a trigger of its own, whose log may replace the log of the one before.

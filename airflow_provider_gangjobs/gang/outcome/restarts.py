@@ -155,7 +155,7 @@ class SupervisorReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
 
 class StreamedTo(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How far logs were streamed into the log of a task (`tracking.logs.limits`)."""
+    """How far logs were streamed into the log of a task (`tracking.logs.gang_streams`)."""
 
     log: str
     """Names the log of the task. Positions for another log are of no use."""

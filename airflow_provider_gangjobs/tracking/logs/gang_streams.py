@@ -2,12 +2,18 @@
 
 When pods are deleted, which the Job controller does with the other pods of a rank that fails, the logs that the task
 wants are read to their end at once, also of ranks that are not streamed. See `rank_stream`.
+
+A trigger has no state of its own that survives its process, and Airflow offers a trigger no place for one. So the
+positions of streamed logs are kept on the Job (`PositionStore`). They are written every few seconds while lines arrive
+(`StreamLimits.save_every_s`), and when the stream is stopped. After a process was killed, at most the lines of this
+time appear a second time, after a note that says so. None is lost. A gang that ends sooner writes no position.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -15,31 +21,35 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from airflow_provider_gangjobs.cluster.client import patch_uid
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.http.log_reader import LogPosition
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, SupervisorReport
-from airflow_provider_gangjobs.gang.record import read_mark
+from airflow_provider_gangjobs.gang.outcome.restarts import Progressed, StreamedTo, SupervisorReport
+from airflow_provider_gangjobs.gang.record import read_mark, to_text
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, rank_of, started_at
+from airflow_provider_gangjobs.kube.resources import JOBS
+from airflow_provider_gangjobs.kube.well_known import ANNOTATION_PROGRESS
 from airflow_provider_gangjobs.tracking.logs.last_lines import RANKS_MAX, main_source, must_be_read_now, sources_of
-from airflow_provider_gangjobs.tracking.logs.limits import (
-    AHEAD_BYTES_MAX,
+from airflow_provider_gangjobs.tracking.logs.rank_stream import (
     END_BYTES,
     SAVE_EVERY_MAX_S,
-    UNNOTED_AFTER_S,
+    LineOutput,
+    LogStream,
+    StreamBudget,
     StreamLimits,
 )
-from airflow_provider_gangjobs.tracking.logs.rank_stream import LineOutput, LogStream, StreamBudget
 from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter, format_note, read_last_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.restarts import SupervisorLine
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
-    from airflow_provider_gangjobs.tracking.logs.limits import PositionStore
 
 
 DRAIN_S: Final = 5.0
@@ -59,6 +69,70 @@ END_WITHIN_S: Final = 5.0
 """How long the end of a log may take whose other lines were left out."""
 DRAIN_AT_END_S: Final = 0.5
 """How long a process that ends waits until its lines are read. Airflow reads them also while the process ends."""
+
+
+AHEAD_BYTES_MAX: Final = 8 * 2**20
+"""How much of the logs of one gang may be in memory, read and not written, when its pods are deleted."""
+UNNOTED_AFTER_S: Final = 30.0
+"""Airflow gives the triggers of a killed triggerer to another one after this time. So if a rank has run for longer when
+this process begins, another process may have streamed its log, and may have been killed before it saved a position."""
+
+
+PROCESS: Final = secrets.token_hex(4)
+"""Names this process. Airflow empties the log of a trigger that the same triggerer runs again."""
+
+
+class PositionStore:
+    """The positions of a gang's logs as another process has stored them. Writes those of this process.
+
+    :param stored: `ANNOTATION_PROGRESS` of the Job as this process sees it before it streams; empty if there is none.
+        An unreadable annotation is no position.
+    :param log_id: Names the log of the task into which the logs are streamed, such as a try of the task. The positions
+        for another log are of no use, because that log has none of the lines.
+    """
+
+    def __init__(self, client: Client, ref: GangRef, stored: str, log_id: str, process: str = PROCESS) -> None:
+        self.client = client
+        self.ref = ref
+        self._log_id = log_id
+        self._process = process
+        self._saved: tuple[dict[str, str], bool] | None = None
+        self.is_new = not stored
+        """No process has stored anything."""
+        self.positions: dict[str, str] = {}
+        """The stored positions by `LogSource.key`."""
+        self.repeated_s = 0.0
+        """The time before the end of the stream whose lines the stored positions may not include; 0 if the positions
+        are the last ones of the stream."""
+        known = read_mark(Progressed, stored)
+        self._report = known.report
+        if known.streamed and known.streamed.log == log_id and known.streamed.process != process:
+            self.repeated_s = known.streamed.every_s
+            self.positions = known.streamed.positions
+
+    async def save(
+        self, positions: Mapping[str, str], *, every_s: float, report: SupervisorReport | None = None
+    ) -> None:
+        """Write the positions if they have changed. A failure is ignored, because the next call writes them again.
+
+        The first call writes them also if there is none yet, so that a process that comes later knows of the stream.
+        A process that was killed before is recognized by the time for which the rank runs (`UNNOTED_AFTER_S`).
+
+        :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
+        :param report: What the lines before these positions say about the progress of the gang. It is written by the
+            same request. `None` leaves the report as it is.
+        """
+        is_exact = not every_s
+        if self._saved in ((positions, is_exact), (positions, True)):
+            return
+        self._report = report or self._report
+        streamed = StreamedTo(log=self._log_id, process=self._process, every_s=every_s, positions=dict(positions))
+        mark = to_text(Progressed(report=self._report, streamed=streamed))
+        patch = {"metadata": {"annotations": {ANNOTATION_PROGRESS: mark}}}
+        ref = self.ref
+        with suppress(ClusterError):
+            await patch_uid(self.client, JOBS, ref.name, ref.namespace, ref.uid, patch)
+            self._saved = dict(positions), is_exact
 
 
 class WantedLogs(NamedTuple):

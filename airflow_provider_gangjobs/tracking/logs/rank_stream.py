@@ -11,6 +11,9 @@ The log of a pod that is being deleted cannot be copied later, because the kubel
 So after `read_ahead` the stream reads to the end of the log at once, into memory, and writes what it has read as fast
 as the log of the task takes it. If the memory does not suffice, the stream leaves out the oldest lines that it has not
 written, and writes a note with their number.
+
+The limits that all streams of a process share (`StreamLimits`) keep logs from delaying other work and from taking all
+connections.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, NotFound
@@ -28,25 +32,140 @@ from airflow_provider_gangjobs.cluster.http.transport import LogQuery
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.state.pods import has_container_ended
 from airflow_provider_gangjobs.tracking.logs.copy import Omission
-from airflow_provider_gangjobs.tracking.logs.limits import (
-    AHEAD_BYTES_TOTAL_MAX,
-    BURST,
-    BYTES_PER_UNIT,
-    END_BYTES,
-    RATE,
-    RateLimit,
-    StreamLimits,
-)
 from airflow_provider_gangjobs.tracking.logs.whole_logs import pod_exists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.http.log_reader import LogPart
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.logs.last_lines import LogSource
     from airflow_provider_gangjobs.tracking.logs.whole_logs import LineWriter
+
+
+STREAMS_MAX: Final = 64
+"""How many logs an event loop streams at once. Each is a connection to the API server, and one from it to a kubelet."""
+SLICE_S: Final = 10.0
+"""How long a log is streamed at least before another log that waits takes its turn."""
+OPENS_PER_S: Final = 20.0
+"""How many streams an event loop opens a second. Each costs a TLS handshake, some 10 ms of CPU at both ends."""
+REQUESTS_MAX: Final = 4
+"""How many other requests of a client for streams are in flight. The followers use the same connections."""
+BYTES_PER_UNIT: Final = 1024
+RATE: Final = 200.0
+"""How many lines a second of one log are written, on average. A KiB counts as a line."""
+BURST: Final = 2000.0
+TOTAL_RATE: Final = 2000.0
+"""The same for all logs of an event loop. A line takes a triggerer about 0.1 ms."""
+TOTAL_BURST: Final = 4000.0
+AHEAD_MAX: Final = 64
+"""How many logs of pods that are being deleted an event loop reads at once, besides the streams."""
+AHEAD_BYTES_TOTAL_MAX: Final = 64 * 2**20
+"""How much of the logs of all gangs of an event loop may be in memory, read and not written."""
+END_BYTES: Final = 64 * 1024
+"""The end of a log, which is kept and written also if there is no memory or no time for more."""
+SAVES_PER_S: Final = 2.0
+"""How many positions an event loop writes a second. Each is a patch, which all watches of Jobs receive."""
+SAVE_EVERY_MIN_S: Final = 5.0
+SAVE_EVERY_MAX_S: Final = 60.0
+
+
+class StreamSlots:
+    """Lets a limited number of logs be streamed at once. Logs that wait take turns with the logs that are streamed."""
+
+    def __init__(self, size: int = STREAMS_MAX, slice_s: float = SLICE_S, *, opens_per_s: float = OPENS_PER_S) -> None:
+        self._free = asyncio.Semaphore(size)
+        self._slice_s = slice_s
+        self._open_every_s = 1 / opens_per_s
+        self._next_open_at = 0.0
+        """When the next stream may be opened, by the clock of the loop."""
+        self._holders: dict[asyncio.Timeout, float] = {}
+        """When each holder began that may stay for as long as nobody waits, oldest first."""
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a slot. The block ends, without an error, when it has to give its slot to another."""
+        if self._free.locked():
+            self._stop_oldest()
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            await self._wait_to_open()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._slice_s if self._waiting else None) as timeout:
+                    if not self._waiting:
+                        self._holders[timeout] = asyncio.get_running_loop().time()
+                    try:
+                        yield
+                    finally:
+                        self._holders.pop(timeout, None)
+        finally:
+            self._free.release()
+
+    async def _wait_to_open(self) -> None:
+        """Wait so that streams open one after the other. Thus their slices also end one after the other."""
+        now = asyncio.get_running_loop().time()
+        open_at = max(now, self._next_open_at)
+        self._next_open_at = open_at + self._open_every_s
+        await asyncio.sleep(open_at - now)
+
+    def _stop_oldest(self) -> None:
+        oldest = next(iter(self._holders), None)
+        if oldest is not None:
+            oldest.reschedule(max(self._holders.pop(oldest) + self._slice_s, asyncio.get_running_loop().time()))
+
+
+class RateLimit:
+    """A token bucket.
+
+    :param rate: How many units are free in a second, on average.
+    :param burst: How many units are free at once.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._free = burst
+        self._at: float | None = None
+
+    def delay_s(self, now: float) -> float:
+        """Return how long to wait before the next units, in seconds."""
+        elapsed = 0.0 if self._at is None else now - self._at
+        self._free = min(self._burst, self._free + elapsed * self._rate)
+        self._at = now
+        return max(0.0, -self._free / self._rate)
+
+    def take(self, units: float) -> None:
+        """Take units. There may be fewer than that: then the next ones have to wait for longer."""
+        self._free -= units
+
+
+class StreamLimits:
+    """The limits that all logs of an event loop share."""
+
+    def __init__(self) -> None:
+        self.slots = StreamSlots()
+        self.total = RateLimit(TOTAL_RATE, TOTAL_BURST)
+        self._requests: WeakKeyDictionary[Client, asyncio.Semaphore] = WeakKeyDictionary()
+        self.ahead = asyncio.Semaphore(AHEAD_MAX)
+        self.ahead_bytes = 0
+        """How many bytes of all logs are read and not written."""
+        self.gangs = 0
+        """How many gangs have streams."""
+
+    def requests_of(self, client: Client) -> asyncio.Semaphore:
+        """Return the semaphore that each request for a stream of this client holds, except the stream itself."""
+        return self._requests.setdefault(client, asyncio.Semaphore(REQUESTS_MAX))
+
+    @property
+    def save_every_s(self) -> float:
+        """How long a gang waits before it writes its positions again."""
+        return min(max(self.gangs / SAVES_PER_S, SAVE_EVERY_MIN_S), SAVE_EVERY_MAX_S)
 
 
 class LineOutput(Protocol):
