@@ -23,8 +23,7 @@ from airflow.utils.session import create_session
 from fastapi import FastAPI, HTTPException
 from starlette.routing import Mount
 
-from airflow_provider_gangjobs.plugins.app import make_app
-from airflow_provider_gangjobs.plugins.gangs_page import readable_dags
+from airflow_provider_gangjobs.plugins.app import make_app, readable_dags
 from airflow_provider_gangjobs.plugins.rest import URL_PREFIX
 from airflow_provider_gangjobs.plugins.rest_access import Place, may_read, may_use_connection, may_write
 
