@@ -2,7 +2,7 @@
 
 Airflow forks a process for each part of a task: one process submits a gang, and another process returns its results. A
 module that was imported before the fork costs the forked process nothing. docs/installation.md names the option of
-Airflow that imports this module.
+Airflow that imports this module. A module of the provider that another module of the list imports is not in the list.
 
 Forking after this import is safe: the import starts no thread, opens no file and no connection, and creates no event
 loop and no TLS context. Client libraries that only a triggerer needs (aiohttp) are not imported.
@@ -16,27 +16,18 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-import airflow_provider_gangjobs.airflow_api.configuration
 import airflow_provider_gangjobs.attempt.completion
 import airflow_provider_gangjobs.attempt.metrics
-import airflow_provider_gangjobs.attempt.task_gangs
 import airflow_provider_gangjobs.attempt.task_try
 import airflow_provider_gangjobs.cluster.config
 import airflow_provider_gangjobs.cluster.http.httpx_transport
-import airflow_provider_gangjobs.cluster.http.log_reader
-import airflow_provider_gangjobs.cluster.served_resources
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.ending.deliver
-import airflow_provider_gangjobs.hooks.gang_job
-import airflow_provider_gangjobs.jobs.gang_secrets
 import airflow_provider_gangjobs.operators.delete_gang
 import airflow_provider_gangjobs.sensors.gang_job
-import airflow_provider_gangjobs.submission.capabilities
-import airflow_provider_gangjobs.submission.submission
 import airflow_provider_gangjobs.submission.submit
 import airflow_provider_gangjobs.tracking.harvest.collect
 import airflow_provider_gangjobs.tracking.logs.copy
-import airflow_provider_gangjobs.tracking.logs.last_lines
 import airflow_provider_gangjobs.triggers.gang_job
 
 MODULES_OF_AIRFLOW: Final = (

@@ -29,24 +29,17 @@ if TYPE_CHECKING:
 
 _TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
 HOOK: Final = "airflow_provider_gangjobs.hooks.gang_job"
-NEEDED_TO_RUN: Final = (
-    "airflow_provider_gangjobs.attempt.metrics",
-    *(f"{_TRIGGERER}.{name}" for name in ("gang_wait", "gang_completion", "log_streaming", "endings")),
-)
-
+NEEDED_TO_RUN: Final = (f"{_TRIGGERER}.gang_completion", f"{_TRIGGERER}.endings")
+"""These modules, and what they import."""
 NEEDED_TO_AWAIT_PODS: Final = (
     HOOK,
     f"{_TRIGGERER}.previous_attempt_wait",
     "airflow_provider_gangjobs.cluster.informer",
     "airflow_provider_gangjobs.ending.release",
 )
-
 NEEDED_TO_START: Final = (
     f"{_TRIGGERER}.gang_start",
-    "airflow_provider_gangjobs.cluster.informer",
     "airflow_provider_gangjobs.ending.sweep",
-    "airflow_provider_gangjobs.service",
-    "airflow_provider_gangjobs.submission.capabilities",
     "airflow_provider_gangjobs.submission.submit",
     "airflow_provider_gangjobs.tracking.follow",
 )
