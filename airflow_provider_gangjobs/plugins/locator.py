@@ -69,8 +69,6 @@ class GangLocator:
     """Unix time at which the task's `execution_timeout` passes."""
     end: GangEvent | None = None
     """The event by which the task learned how the gang ended; `None` if the task has not received one."""
-    is_finished: bool = False
-    """Whether the task is in one of the FINISHED_TASK_STATES."""
 
 
 def locate(record: TaskRecord) -> GangLocator | None:
@@ -89,7 +87,6 @@ def locate(record: TaskRecord) -> GangLocator | None:
         deadlines=args.deadlines if args else Deadlines(),
         deadline=args.deadline if args else None,
         end=end if end is not None and end.ref == ref else None,
-        is_finished=record.state in FINISHED_TASK_STATES,
     )
 
 

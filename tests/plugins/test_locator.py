@@ -36,7 +36,7 @@ def test_trigger_of_a_deferred_task_outranks_its_xcom() -> None:
 
     assert locator is not None
     assert (locator.ref, locator.kubernetes_conn_id, locator.must_exist) == (REF, "gpu", True)
-    assert (locator.deadlines, locator.deadline, locator.is_finished) == (Deadlines(assemble_s=60), 5.0, False)
+    assert (locator.deadlines, locator.deadline) == (Deadlines(assemble_s=60), 5.0)
 
 
 def test_unknown_trigger_arguments_are_ignored() -> None:
@@ -90,7 +90,7 @@ def test_end_event_of_another_gang_is_ignored(ref: GangRef, is_used: bool) -> No
     locator = locate(TaskRecord(KEY, "failed", None, {"kubernetes_conn_id": "gpu"}, asdict(REF), end))
 
     assert locator is not None
-    assert (locator.end is not None, locator.is_finished) == (is_used, True)
+    assert (locator.end is not None) == is_used
 
 
 def test_unreadable_end_event_is_ignored() -> None:

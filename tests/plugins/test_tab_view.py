@@ -351,7 +351,7 @@ def test_deleted_gang_is_shown_from_its_end_event() -> None:
         REF, Status.SUCCEEDED, Phase.SUCCEEDED, attempt=2, counts=Counts(ranks=30, succeeded=30), outcomes=[ended]
     )
 
-    view = build_view(replace(LOCATOR, end=end, is_finished=True), None, at(90))
+    view = build_view(replace(LOCATOR, end=end), None, at(90))
 
     assert (view.phase, view.attempt, view.is_over, view.exists) == ("succeeded", 2, True, False)
     assert view.summary == "All 30 ranks succeeded."

@@ -147,16 +147,11 @@ LAST_CHARACTERS: Final = 4096
 
 
 class CopiedLog(Struct, frozen=True):
-    """What was copied of one log."""
+    """A log that was copied, as far as it could be read."""
 
     source: LogSource
-    lines: int = 0
-    """How many lines were read, including lines that were left out."""
-    bytes: int = 0
-    last_lines: str = ""
+    last_lines: str
     """The end of the log, for an error message."""
-    problem: str = ""
-    """Why the log could not be read, or not to its end; else empty."""
 
 
 class TaskLog(Struct, frozen=True):
@@ -183,7 +178,7 @@ class _LogCopier(Struct, frozen=True):
         """
         if source.key in self.log.whole:
             last = "" if source.pod_succeeded else await self._read_last_lines(source)
-            return CopiedLog(source, last_lines=self._shown(last)), 0
+            return CopiedLog(source, self._shown(last)), 0
         position = LogPosition.parse(self.log.positions.get(source.key, ""))
         lines = LineWriter(source.label, self.log.write, self.log.mask)
         what = f"log of pod {source.pod}, container {source.container}"
@@ -229,7 +224,7 @@ class _LogCopier(Struct, frozen=True):
         # The error of a pod that failed shows its last lines.
         if not problem and not source.pod_succeeded and is_streamed and len(log.last_parts) < LAST_PARTS:
             last = await self._read_last_lines(source) or last
-        return CopiedLog(source, log.lines, log.bytes, self._shown(last), problem), log.written_bytes
+        return CopiedLog(source, self._shown(last)), log.written_bytes
 
     def _shown(self, last_lines: str) -> str:
         """Return last lines as the error of a pod shows them."""
