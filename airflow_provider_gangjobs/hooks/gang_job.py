@@ -1,17 +1,25 @@
 """GangJobHook: gangs for any Python task, through Airflow's `kubernetes` connection.
 
 The import of this module loads no client library. The first call loads it.
+
+Times of the public API are pendulum `DateTime`s in UTC, as everywhere in Airflow. Inside the provider, times are
+`datetime`s with a time zone, because msgspec decodes them at no cost. They are converted where they leave the provider:
+`PublicService` is the service as users get it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import inspect
 import time
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
+import msgspec
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
@@ -25,7 +33,6 @@ from airflow_provider_gangjobs.airflow_api.connection import (
     read_extras,
 )
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
-from airflow_provider_gangjobs.airflow_api.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.service import GangService, follow
 from airflow_provider_gangjobs.service.gangs import GangSession
@@ -43,6 +50,64 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def with_pendulum_times(value: T) -> T:
+    """Return the value with a pendulum `DateTime` in UTC in the place of each time.
+
+    Objects that contain no time are returned themselves, and not as a copy.
+    """
+    return cast("T", _convert(value))
+
+
+def _convert(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float, bytes)):
+        return value
+    if isinstance(value, datetime):
+        from pendulum import UTC, instance
+
+        return instance(value.astimezone(UTC))
+    if isinstance(value, (list, tuple)):
+        return _convert_items(value)
+    if isinstance(value, Mapping):
+        converted = {key: _convert(item) for key, item in value.items()}
+        return converted if any(converted[key] is not item for key, item in value.items()) else value
+    if isinstance(value, msgspec.Struct):
+        changed = _changed(value, value.__struct_fields__)
+        return msgspec.structs.replace(value, **changed) if changed else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = _changed(value, [field.name for field in dataclasses.fields(value) if field.init])
+        return dataclasses.replace(value, **changed) if changed else value
+    return value
+
+
+def _convert_items(value: list[Any] | tuple[Any, ...]) -> Any:
+    converted = [_convert(item) for item in value]
+    if all(new is old for new, old in zip(converted, value, strict=True)):
+        return value
+    return converted if isinstance(value, list) else tuple(converted)
+
+
+def _changed(value: Any, names: Any) -> dict[str, Any]:
+    fields = {name: (old, _convert(old)) for name in names if (old := getattr(value, name)) is not None}
+    return {name: new for name, (old, new) in fields.items() if new is not old}
+
+
+class PublicService(GangService, frozen=True):
+    """The service as users get it: its coroutines return pendulum times."""
+
+
+def _convert_returned(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return with_pendulum_times(await method(*args, **kwargs))
+
+    return call
+
+
+for _name, _method in inspect.getmembers(GangService, inspect.iscoroutinefunction):
+    if not _name.startswith("_"):
+        setattr(PublicService, _name, _convert_returned(_method))
 
 
 def blocking(
@@ -140,7 +205,7 @@ class GangJobHook(BaseHook):
             )
         config = ClusterConfig.from_extras(self.kubernetes_conn_id, extras or {})
         try:
-            return replace(config, links=(*configured_links(), *config.links))
+            return dataclasses.replace(config, links=(*configured_links(), *config.links))
         except ValueError as error:
             problem, remedy = f"[gangjobs] links {error}", "Correct it in the configuration of Airflow."
             raise InvalidConnection(self.kubernetes_conn_id, problem, remedy) from None

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.harvest.collect import SeenEnd
 
 _TRIGGERER: Final = "airflow_provider_gangjobs.attempt.triggerer"
-HOOK: Final = "airflow_provider_gangjobs.hooks.gang_job"
 NEEDED_TO_RUN: Final = (f"{_TRIGGERER}.gang_completion", f"{_TRIGGERER}.endings")
 """These modules, and what they import."""
 NEEDED_TO_AWAIT_PODS: Final = (
-    HOOK,
     f"{_TRIGGERER}.previous_attempt_wait",
     "airflow_provider_gangjobs.cluster.informer",
     "airflow_provider_gangjobs.ending.release",

@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.attempt.metrics import report_metrics
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import sleep_until_resumable
 from airflow_provider_gangjobs.attempt.triggerer.sensor_wait import SelectionArgs, wait_for_selected
 from airflow_provider_gangjobs.cluster.loop_local import CLIENT, import_in_thread
-from airflow_provider_gangjobs.triggers.gang_job import HOOK, StoredTrigger
+from airflow_provider_gangjobs.triggers.gang_job import StoredTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ class GangSelectionTrigger(StoredTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gangs, and yield one event."""
-        await import_in_thread(*CLIENT, HOOK, "airflow_provider_gangjobs.tracking.gang_watch")
+        await import_in_thread(*CLIENT, "airflow_provider_gangjobs.tracking.gang_watch")
         started = asyncio.get_running_loop().time()
         with report_metrics():
             payload = await wait_for_selected(self.args, self.log)

@@ -18,13 +18,13 @@ from pendulum import DateTime
 from airflow_provider_gangjobs.airflow_api import task_log
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowFailException
 from airflow_provider_gangjobs.airflow_api.task_log import skip_retries_of_permanent_errors
-from airflow_provider_gangjobs.airflow_api.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.attempt.messages import submission_messages
 from airflow_provider_gangjobs.cluster.errors import Unreachable
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.render.placement import describe_placement
 from airflow_provider_gangjobs.gang.state.phase import SubmissionState
+from airflow_provider_gangjobs.hooks.gang_job import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submission import Submission
 

@@ -36,7 +36,6 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, learn_secrets, log_failure, mask, mask_event
-from airflow_provider_gangjobs.airflow_api.times import with_pendulum_times
 from airflow_provider_gangjobs.attempt.metrics import count_diagnosis, forget_progress, note_progress
 from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, SUMMARY_S, LogStreaming
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
@@ -49,6 +48,7 @@ from airflow_provider_gangjobs.gang.state.gang_state import missing_limit
 from airflow_provider_gangjobs.gang.state.phase import Phase, Status
 from airflow_provider_gangjobs.gang.state.reason import UNEVENTFUL
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT
+from airflow_provider_gangjobs.hooks.gang_job import with_pendulum_times
 from airflow_provider_gangjobs.jobs.gang_secrets import hide
 from airflow_provider_gangjobs.parameters.checks import load_callback
 from airflow_provider_gangjobs.service.gangs import follow, run
