@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -50,7 +49,6 @@ from airflow_provider_gangjobs.plugins.rest_access import (
     WritePlace,
     namespace_not_allowed,
     read_json,
-    too_many,
 )
 from airflow_provider_gangjobs.plugins.rest_documents import MEDIA_TYPE, ProblemDetails, respond, respond_with_error
 from airflow_provider_gangjobs.tracking.explanation import read_snapshot
@@ -74,19 +72,15 @@ T = TypeVar("T")
 
 REQUEST_WITHIN_S: Final = 30.0
 """How long a request takes at most. Proxies wait for a minute by default."""
-DELETION_ANSWERED_AFTER_S: Final = 20.0
-"""For how long a request waits for a deletion, which goes on without it."""
-DELETIONS_MAX: Final = 64
-"""Each one asks every few seconds whether pods are gone."""
+DELETION_WITHIN_S: Final = 20.0
+"""How long a request to delete works. The next one continues where it stopped."""
 
 
 class Clusters:
     """The clusters of one application. Its thread starts with the first request."""
 
-    def __init__(self, *, deletion_answered_after_s: float = DELETION_ANSWERED_AFTER_S) -> None:
-        self._deletion_answered_after_s = deletion_answered_after_s
+    def __init__(self) -> None:
         self._clients = SharedClients()
-        self._deletions: dict[tuple[str, str, str], asyncio.Task[tuple[GangRef, ...]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
 
@@ -112,45 +106,15 @@ class Clusters:
 
         return await self._run(computed())
 
-    async def delete(self, place: Place, submission_id: str) -> tuple[GangRef, ...] | None:
-        """Delete a submission, and return the Jobs that it had; `None` if the deletion needs more time, and goes on.
-
-        Requests for the same submission share a deletion.
-        """
-        return await self._run(self._delete(place, submission_id))
-
     async def aclose(self) -> None:
-        """Stop the deletions that run, close the clients, and end the thread."""
+        """Close the clients, and end the thread."""
         if self._loop is not None:
             await self._run(self._stop())
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _stop(self) -> None:
-        for deletion in list(self._deletions.values()):
-            deletion.cancel()
-            await asyncio.wait({deletion})
         await self._clients.aclose()
         await asyncio.get_running_loop().shutdown_default_executor()
-
-    async def _delete(self, place: Place, submission_id: str) -> tuple[GangRef, ...] | None:
-        key = (place.conn_id, place.namespace, submission_id)
-        deletion = self._deletions.get(key)
-        if deletion is None:
-            if len(self._deletions) >= DELETIONS_MAX:
-                raise too_many(f"{DELETIONS_MAX} submissions are being deleted")
-            deletion = self._deletions[key] = asyncio.create_task(self._delete_to_the_end(place, submission_id))
-            deletion.add_done_callback(partial(self._forget_deletion, key))
-        await asyncio.wait({deletion}, timeout=self._deletion_answered_after_s)
-        return deletion.result() if deletion.done() else None
-
-    async def _delete_to_the_end(self, place: Place, submission_id: str) -> tuple[GangRef, ...]:
-        async with self._service(place) as service:
-            return await service.delete_submission(submission_id, job=True, namespace=place.namespace)
-
-    def _forget_deletion(self, key: tuple[str, str, str], deletion: asyncio.Task[Any]) -> None:
-        del self._deletions[key]
-        if not deletion.cancelled() and (error := deletion.exception()) is not None:
-            log.warning("The deletion of submission %s in %s stopped: %s", key[2], key[1], error)
 
     @asynccontextmanager
     async def _service(self, place: Place) -> AsyncIterator[GangService]:
@@ -351,12 +315,19 @@ async def _page(gangs: GangService, place: Place, limit: int, token: str | None)
 async def delete_submission(request: Request, place: WritePlace, submission_id: SubmissionId) -> Response:
     """Stop the gang if it has not ended, and delete the submission with its files: 204 when it is gone.
 
-    After 202 the deletion goes on. Ask by the same request until the answer is 204, or 404 if it was done in between.
-    The request continues a deletion that an error has ended.
+    After 202, send the same request until the answer is 204, or 404 if there is nothing left. Each request continues
+    where the one before it has stopped.
     """
     _require_id_of_client(submission_id)
+
+    async def delete(gangs: GangService) -> tuple[GangRef, ...] | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DELETION_WITHIN_S):
+                return await gangs.delete_submission(submission_id, job=True, namespace=place.namespace)
+        return None
+
     with request.app.state.limits.admit(place.user):
-        gangs = await _clusters(request).delete(place, submission_id)
+        gangs = await _clusters(request).call(place, delete)
     if gangs is None:
         return respond({"detail": "The gang is stopped, and its pods are ending."}, 202, Retry_After="5")
     if not gangs:

@@ -137,9 +137,9 @@ class Limits:
         now = self.clock()
         left = min(BURST, left + (now - at) * REQUESTS_PER_S)
         if left < 1:
-            raise too_many(f"You may send {REQUESTS_PER_S:.0f} requests per second")
+            raise _too_many(f"You may send {REQUESTS_PER_S:.0f} requests per second")
         if self._running[user] >= AT_ONCE_OF_USER_MAX or self._running.total() >= AT_ONCE_MAX:
-            raise too_many(f"You may send {AT_ONCE_OF_USER_MAX} requests at once, and all users {AT_ONCE_MAX}")
+            raise _too_many(f"You may send {AT_ONCE_OF_USER_MAX} requests at once, and all users {AT_ONCE_MAX}")
         self._left[user] = (left - 1, now)
         self._running[user] += 1
         try:
@@ -148,8 +148,7 @@ class Limits:
             self._running[user] -= 1
 
 
-def too_many(limit: str) -> HTTPException:
-    """Return the error for a limit that a request exceeds."""
+def _too_many(limit: str) -> HTTPException:
     return HTTPException(429, f"Too many requests. {limit}", {"Retry-After": "1"})
 
 

@@ -34,7 +34,6 @@ class RestClient:
     conn_id: str
     namespace: str = "default"
     user: SimpleAuthManagerUser | None = field(default_factory=lambda: ADMIN)
-    deletion_answered_after_s: float = 20.0
     record: TaskRecord | None = None
     """What Airflow's database has of the one task instance, which the user may read."""
 
@@ -42,7 +41,7 @@ class RestClient:
     async def running(self) -> AsyncIterator[FastAPI]:
         """Make an application, as Airflow does when it starts."""
         create_auth_manager()
-        clusters = Clusters(deletion_answered_after_s=self.deletion_answered_after_s)
+        clusters = Clusters()
         snapshots = SnapshotCache()
         app = make_api(snapshots, lambda key: self.record, clusters=clusters)
         if self.record is not None:

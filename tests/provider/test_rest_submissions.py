@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.plugins import rest as plugins_rest
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.manifests import SUSPENDED_MANIFEST
 from tests.provider.rest_client import RestClient, submission_path
@@ -173,15 +174,15 @@ async def test_deletion_of_a_completed_submission_deletes_its_artifact_and_frees
 
 
 async def test_deletion_that_takes_long_is_accepted_and_done_by_the_next_request(
-    rest: RestClient, embedded: SandboxThread, submission_id: str
+    rest: RestClient, embedded: SandboxThread, submission_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stubborn = {**program("trap '' TERM; sleep 600 & wait; wait"), "termination_grace_s": 3}
     gang = (await rest.put(submission_id, stubborn)).json()["ref"]["name"]
     await _until(rest, submission_id, lambda found: found["gang"]["phase"] == "running")
 
-    rest.deletion_answered_after_s = 0.1
-    first = await rest.delete(submission_id)
-    rest.deletion_answered_after_s = 60
+    with monkeypatch.context() as hurried:
+        hurried.setattr(plugins_rest, "DELETION_WITHIN_S", 0.1)
+        first = await rest.delete(submission_id)
     second = await rest.delete(submission_id)
 
     assert (first.status_code, second.status_code) == (202, 204)
