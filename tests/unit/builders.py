@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.record import read_record
 from airflow_provider_gangjobs.gang.state.stopped import Stopped, format_stopped, stopped_by_user
 from airflow_provider_gangjobs.gang.state.stored_gang import StoredGang, read_job
-from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, view
+from airflow_provider_gangjobs.kube.views import EventView, JobView, KueueWorkloadView, PodGroupView, PodView, view
 from airflow_provider_gangjobs.kube.well_known import (
     ANNOTATION_RECORD,
     ANNOTATION_STOPPED,
@@ -275,9 +275,15 @@ def pod(name: str = "pod", uid: str | None = None) -> PodBuilder:
     return PodBuilder(name, uid)
 
 
-def podgroup(min_count: int) -> PodGroupView:
-    spec = {"schedulingPolicy": {"gang": {"minCount": min_count}}}
-    return view(PodGroupView, {"metadata": {"name": REF.name, "uid": "group"}, "spec": spec})
+def podgroup(min_count: int, *conditions: dict[str, Any]) -> PodGroupView:
+    spec, status = {"schedulingPolicy": {"gang": {"minCount": min_count}}}, {"conditions": list(conditions)}
+    return view(PodGroupView, {"metadata": {"name": REF.name, "uid": "group"}, "spec": spec, "status": status})
+
+
+def kueue_workload(*conditions: dict[str, Any], active: bool = True, **status: Any) -> KueueWorkloadView:
+    """Kueue's Workload of the gang, with further fields of its status."""
+    spec, status = {"active": active}, {"conditions": list(conditions), **status}
+    return view(KueueWorkloadView, {"metadata": {"name": "w"}, "spec": spec, "status": status})
 
 
 def event(reason: str, message: str, when: float = 1) -> EventView:

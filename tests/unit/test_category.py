@@ -6,7 +6,6 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,7 +40,7 @@ from airflow_provider_gangjobs.gang.state.waiting import Evidence, explain_suspe
 from airflow_provider_gangjobs.gang.state.waiting import given_up as read_given_up
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
-from tests.unit.builders import REF, job, pod, ranks
+from tests.unit.builders import REF, condition, job, kueue_workload, pod, ranks
 
 QUEUED = job().submitted_suspended().label(LABEL_KUEUE_QUEUE, "team").read()
 ASSIGN = "couldn't assign flavors to pod set main: "
@@ -100,17 +99,6 @@ QUEUE_REFUSALS = {
 }
 
 
-def condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
-
-
-def workload(*conditions: dict[str, Any], active: bool = True) -> KueueWorkloadView:
-    return view(
-        KueueWorkloadView,
-        {"metadata": {"name": "w"}, "spec": {"active": active}, "status": {"conditions": list(conditions)}},
-    )
-
-
 def waits_for(seen: KueueWorkloadView | None, *events: EventView) -> Category:
     return observe(QUEUED, (), None, REF, Evidence(events, seen)).reason.category
 
@@ -120,7 +108,7 @@ def waits_for(seen: KueueWorkloadView | None, *events: EventView) -> Category:
     [(message, reason, category) for message, (reasons, category) in QUEUE_REFUSALS.items() for reason in reasons],
 )
 def test_refusal_of_the_queue_has_the_same_category_in_the_workload_its_event_and_a_stop(message, reason, category):
-    seen = workload(condition("QuotaReserved", "False", reason, f"{ASSIGN}{message}"))
+    seen = kueue_workload(condition("QuotaReserved", False, 1, reason, f"{ASSIGN}{message}"))
     event = view(EventView, {"type": "Warning", "reason": reason, "message": f"{ASSIGN}{message}"})
     wait = explain_suspension(QUEUED, Evidence(queue_workload=seen))
     stopped = stopped_by_deadline(Phase.QUEUED, wait, f"queued: {wait.text}")
@@ -143,17 +131,17 @@ def test_refusal_of_the_queue_has_the_same_category_in_the_workload_its_event_an
 )
 def test_gang_that_kueue_has_stopped_has_the_category_of_the_reason(reason, category):
     event = view(EventView, {"type": "Normal", "reason": f"EvictedDueTo{reason}", "message": "So it is"})
-    assert waits_for(workload(condition("Evicted", "True", reason, "So it is"))) is category
+    assert waits_for(kueue_workload(condition("Evicted", True, 1, reason, "So it is"))) is category
     assert waits_for(None, event) is category
 
 
 @pytest.mark.parametrize(
     ("seen", "category"),
     [
-        (workload(condition("Evicted", "True", "Deactivated", "x"), active=False), Category.QUEUE_DEACTIVATED),
-        (workload(condition("QuotaReserved", "True", "QuotaReserved", "x")), Category.ADMISSION_CHECK),
-        (workload(condition("Admitted", "True", "Admitted", "x")), Category.CONTROLLER_SILENT),
-        (workload(), Category.WAITING_FOR_QUOTA),
+        (kueue_workload(condition("Evicted", True, 1, "Deactivated", "x"), active=False), Category.QUEUE_DEACTIVATED),
+        (kueue_workload(condition("QuotaReserved", True, 1, "QuotaReserved", "x")), Category.ADMISSION_CHECK),
+        (kueue_workload(condition("Admitted", True, 1, "Admitted", "x")), Category.CONTROLLER_SILENT),
+        (kueue_workload(), Category.WAITING_FOR_QUOTA),
         (None, Category.WAITING_FOR_QUOTA),
     ],
 )
@@ -196,7 +184,7 @@ def test_refusal_of_a_scheduler_has_a_category(message, category):
 def test_reason_of_a_pod_group_is_heeded(reason, category):
     group = view(
         PodGroupView,
-        {"status": {"conditions": [condition("PodGroupInitiallyScheduled", "False", reason, "pods differ")]}},
+        {"status": {"conditions": [condition("PodGroupInitiallyScheduled", False, 1, reason, "pods differ")]}},
     )
     found = observe(job().resumed(1).read(), ranks(4, lambda one: one), group, REF).reason
     assert found.category is category
@@ -205,7 +193,7 @@ def test_reason_of_a_pod_group_is_heeded(reason, category):
 
 def test_group_of_which_the_scheduler_misses_a_claim_waits_for_a_volume():
     message = 'error in "DynamicResources" PodGroupPostFilter plugins: not found'
-    failed = condition("PodGroupInitiallyScheduled", "False", "SchedulerError", message)
+    failed = condition("PodGroupInitiallyScheduled", False, 1, "SchedulerError", message)
     group = view(PodGroupView, {"status": {"conditions": [failed]}})
     found = observe(job().resumed(1).read(), ranks(4, lambda one: one), group, REF).reason
     assert found.category is Category.VOLUME_UNAVAILABLE
@@ -263,8 +251,8 @@ def test_end_without_outcomes_has_a_category(verdict, category):
 
 
 def given_up(reason: str) -> Stopped:
-    evicted = condition("Evicted", "True", f"DeactivatedDueTo{reason}", "why")
-    stopped = read_given_up(workload(evicted, active=False))
+    evicted = condition("Evicted", True, 1, f"DeactivatedDueTo{reason}", "why")
+    stopped = read_given_up(kueue_workload(evicted, active=False))
     assert stopped is not None
     return stopped
 
@@ -344,7 +332,7 @@ def test_no_category_depends_on_a_sentence_of_the_provider(monkeypatch):
     ]
     gang = job().resumed(1).read()
     queued = [
-        Evidence(queue_workload=workload(condition("QuotaReserved", "False", reasons[0], message)))
+        Evidence(queue_workload=kueue_workload(condition("QuotaReserved", False, 1, reasons[0], message)))
         for message, (reasons, _) in QUEUE_REFUSALS.items()
     ]
 

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.state.reason import because, stopped_by_dead
 from airflow_provider_gangjobs.gang.state.waiting import Evidence, find_named_refusal, summarize_refusal
 from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, view
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
-from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
+from tests.unit.builders import REF, at, condition, event, job, kueue_workload, pod, podgroup, ranks
 
 NO_ROOM = because("InsufficientResources", evidence="Insufficient cpu on 2 of 2 nodes")
 
@@ -291,16 +291,8 @@ def test_refused_pods_are_explained_by_the_last_event():
 
 
 def test_podgroup_explains_the_wait_when_the_pods_do_not():
-    group = podgroup(4)
-    condition = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "minCount (4) cannot be satisfied"}
-    group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(_condition(condition),)))
+    group = podgroup(4, condition("PodGroupInitiallyScheduled", False, 1, message="minCount (4) cannot be satisfied"))
     assert _observe(job().resumed(1), ranks(4), group).reason.evidence == "minCount (4) cannot be satisfied"
-
-
-def _condition(fields):
-    from airflow_provider_gangjobs.kube.views import Condition, view
-
-    return view(Condition, fields)
 
 
 LINES = {
@@ -386,8 +378,7 @@ def test_submitted_gang_exceeds_the_queue_deadline():
 def stopped_before(seconds: int) -> KueueWorkloadView:
     """Kueue's Workload of a gang that has assembled for so long in runs that Kueue has stopped."""
     eviction = {"reason": "PodsReadyTimeout", "underlyingCause": "WaitForStart", "count": 1}
-    status = {"schedulingStats": {"evictions": [eviction]}, "accumulatedPastExecutionTimeSeconds": seconds}
-    return view(KueueWorkloadView, {"status": status})
+    return kueue_workload(schedulingStats={"evictions": [eviction]}, accumulatedPastExecutionTimeSeconds=seconds)
 
 
 RESTARTED = {
@@ -439,11 +430,10 @@ def test_wait_has_the_cause_and_not_the_message_of_pods_that_refer_to_it(others)
 
 
 TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
-WORKLOAD = view(KueueWorkloadView, {"metadata": {"name": "job-train"}})
 SHOWN_WORKLOADS = {
     "there is none": (None, True, Category.WORKLOAD_MISSING),
     "it is unknown whether there is one": (None, False, Category.WAITING_FOR_QUOTA),
-    "there is one": (WORKLOAD, True, Category.WAITING_FOR_QUOTA),
+    "there is one": (kueue_workload(), True, Category.WAITING_FOR_QUOTA),
 }
 
 
@@ -553,8 +543,6 @@ def test_a_group_that_volcano_has_not_processed_names_its_queue(status, cause, d
 
 def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():
     message = "2/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable"
-    waits = _condition({"type": "Unschedulable", "status": "True", "message": message})
-    group = podgroup(4)
-    group = type(group)(group.metadata, group.spec, type(group.status)(conditions=(waits,)))
+    group = podgroup(4, condition("Unschedulable", True, 1, message=message))
     pods = ranks(4, lambda builder: builder.unschedulable("Pod ml/train-0 can possibly be assigned to node-0"))
     assert _observe(VOLCANO_JOB, pods, group).reason.evidence == message

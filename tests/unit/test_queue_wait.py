@@ -14,62 +14,52 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     has_queue_decision,
 )
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
+from tests.unit.builders import condition, kueue_workload
 
-AT = "2026-01-01T00:00:00Z"
 ASSIGN = "couldn't assign flavors to pod set main: "
 
 
-def condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": AT}
-
-
 def pending(message: str, reason: str = "Pending") -> dict[str, Any]:
-    return condition("QuotaReserved", "False", reason, message)
+    return condition("QuotaReserved", False, 1, reason, message)
 
 
-def workload(
-    *conditions: dict[str, Any], active: bool = True, stops: dict[str, int] | None = None
-) -> KueueWorkloadView:
-    """Kueue's Workload.
-
-    :param stops: How often `waitForPodsReady` has stopped it, by the underlying cause.
-    """
+def stops(**counts: int) -> dict[str, Any]:
+    """How often `waitForPodsReady` has stopped the gang, by the underlying cause."""
     evictions = [
-        {"reason": "PodsReadyTimeout", "underlyingCause": cause, "count": count}
-        for cause, count in (stops or {}).items()
+        {"reason": "PodsReadyTimeout", "underlyingCause": cause, "count": count} for cause, count in counts.items()
     ]
-    status = {"conditions": list(conditions), "schedulingStats": {"evictions": evictions}}
-    return view(KueueWorkloadView, {"metadata": {"name": "w"}, "spec": {"active": active}, "status": status})
+    return {"schedulingStats": {"evictions": evictions}}
 
 
-PREEMPTED = condition("Evicted", "True", "Preempted", "Preempted to accommodate a workload (UID: u, JobUID: j)")
-NOT_READY = condition("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout team-a/job-train-1a2b3")
-STOPPED = condition("Evicted", "True", "ClusterQueueStopped", "The ClusterQueue is stopped")
-ADMITTED = condition("Admitted", "True", "Admitted", "The workload is admitted")
+PREEMPTED = condition("Evicted", True, 1, "Preempted", "Preempted to accommodate a workload (UID: u, JobUID: j)")
+NOT_READY = condition("Evicted", True, 1, "PodsReadyTimeout", "Exceeded the PodsReady timeout team-a/job-train-1a2b3")
+STOPPED = condition("Evicted", True, 1, "ClusterQueueStopped", "The ClusterQueue is stopped")
+ADMITTED = condition("Admitted", True, 1, "Admitted", "The workload is admitted")
 LIMIT = condition(
     "Evicted",
-    "True",
+    True,
+    1,
     "DeactivatedDueToRequeuingLimitExceeded",
     "The workload is deactivated due to exceeding the maximum number of re-queuing retries",
 )
 AGAIN = pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed")
 TOO_MUCH = pending(f"{ASSIGN}insufficient quota for cpu in flavor f, request (6) > maximum capacity (4)")
-RESERVED = condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue c")
+RESERVED = condition("QuotaReserved", True, 1, "QuotaReserved", "Quota reserved in ClusterQueue c")
 CASES = {
     "no Workload yet": (None, "QueueWaits"),
-    "Workload without conditions": (workload(), "QueueWaits"),
-    "no quota now": (workload(AGAIN), "QueuePending"),
-    "never fits": (workload(TOO_MUCH), "QueueRefuses"),
-    "preempted": (workload(pending(PREEMPTED["message"]), PREEMPTED), "QueueStops"),
-    "preempted, and judged again": (workload(AGAIN, PREEMPTED), "QueuePending"),
-    "not ready in time": (workload(pending(NOT_READY["message"]), NOT_READY), "NotReadyInTime"),
-    "not ready in time, and judged again": (workload(pending(f"{ASSIGN}no node"), NOT_READY), "QueuePending"),
-    "its queue was held, and does not suffice any more": (workload(TOO_MUCH, STOPPED), "QueueRefuses"),
-    "being stopped, with quota": (workload(STOPPED, RESERVED, ADMITTED), "QueueStops"),
-    "given up": (workload(pending("evicted"), LIMIT, active=False), "WorkloadInactive"),
-    "quota reserved, checks to do": (workload(RESERVED), "QueueChecks"),
+    "Workload without conditions": (kueue_workload(), "QueueWaits"),
+    "no quota now": (kueue_workload(AGAIN), "QueuePending"),
+    "never fits": (kueue_workload(TOO_MUCH), "QueueRefuses"),
+    "preempted": (kueue_workload(pending(PREEMPTED["message"]), PREEMPTED), "QueueStops"),
+    "preempted, and judged again": (kueue_workload(AGAIN, PREEMPTED), "QueuePending"),
+    "not ready in time": (kueue_workload(pending(NOT_READY["message"]), NOT_READY), "NotReadyInTime"),
+    "not ready in time, and judged again": (kueue_workload(pending(f"{ASSIGN}no node"), NOT_READY), "QueuePending"),
+    "its queue was held, and does not suffice any more": (kueue_workload(TOO_MUCH, STOPPED), "QueueRefuses"),
+    "being stopped, with quota": (kueue_workload(STOPPED, RESERVED, ADMITTED), "QueueStops"),
+    "given up": (kueue_workload(pending("evicted"), LIMIT, active=False), "WorkloadInactive"),
+    "quota reserved, checks to do": (kueue_workload(RESERVED), "QueueChecks"),
     "admitted": (
-        workload(RESERVED, ADMITTED, condition("Evicted", "False", "QuotaReserved", "Previously: stopped")),
+        kueue_workload(RESERVED, ADMITTED, condition("Evicted", False, 1, "QuotaReserved", "Previously: stopped")),
         "QueueAdmitted",
     ),
 }
@@ -81,7 +71,7 @@ def test_cause_of_a_wait(seen: KueueWorkloadView | None, cause: str) -> None:
 
 
 def test_wait_of_a_gang_that_was_not_ready_in_time_has_the_numbers_of_stops() -> None:
-    found = explain_queue("team", workload(NOT_READY, stops={"WaitForStart": 2, "WaitForRecovery": 1}))
+    found = explain_queue("team", kueue_workload(NOT_READY, **stops(WaitForStart=2, WaitForRecovery=1)))
     assert found.data == {"queue": "team", "before_ready": "2", "after_ready": "1"}
 
 
@@ -120,13 +110,13 @@ def test_last_event_has_the_cause_if_the_workload_cannot_be_read(events: list[Ev
 
 NOTES = {
     "no Workload": (None, False),
-    "active": (workload(PREEMPTED), False),
+    "active": (kueue_workload(PREEMPTED), False),
     "deactivated by a person": (
-        workload(condition("Evicted", "True", "Deactivated", "The workload is deactivated"), active=False),
+        kueue_workload(condition("Evicted", True, 1, "Deactivated", "The workload is deactivated"), active=False),
         False,
     ),
-    "deactivated before it ran": (workload(active=False), False),
-    "given up": (workload(LIMIT, active=False), True),
+    "deactivated before it ran": (kueue_workload(active=False), False),
+    "given up": (kueue_workload(LIMIT, active=False), True),
 }
 
 
@@ -136,7 +126,7 @@ def test_only_kueue_itself_gives_a_gang_up(seen: KueueWorkloadView | None, is_gi
 
 
 def test_mark_of_a_gang_that_kueue_gives_up_has_the_stops_and_the_last_line_while_it_assembled() -> None:
-    mark = given_up(workload(LIMIT, active=False, stops={"WaitForStart": 3}), "assembling: 3 pods, 2 placed")
+    mark = given_up(kueue_workload(LIMIT, active=False, **stops(WaitForStart=3)), "assembling: 3 pods, 2 placed")
     assert mark is not None
     assert (mark.by, mark.data) == (Stopper.QUEUE, {"reason": "DeactivatedDueToRequeuingLimitExceeded"})
     assert "3 times" in mark.text
@@ -144,8 +134,8 @@ def test_mark_of_a_gang_that_kueue_gives_up_has_the_stops_and_the_last_line_whil
 
 
 def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:
-    again = condition("Evicted", "False", "QuotaReserved", "Previously: Preempted")
-    assert (evicted_at(workload(PREEMPTED)) is None, evicted_at(workload(again)), evicted_at(None)) == (
+    again = condition("Evicted", False, 1, "QuotaReserved", "Previously: Preempted")
+    assert (evicted_at(kueue_workload(PREEMPTED)) is None, evicted_at(kueue_workload(again)), evicted_at(None)) == (
         False,
         None,
         None,
@@ -154,10 +144,10 @@ def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:
 
 DECIDED = {
     "no Workload yet": (None, False),
-    "no condition yet": (workload(), False),
-    "not decided": (workload(condition("PodsReady", "False", "WaitForStart", "Not all pods are ready")), False),
-    "refused": (workload(pending("insufficient quota")), True),
-    "stopped": (workload(PREEMPTED), True),
+    "no condition yet": (kueue_workload(), False),
+    "not decided": (kueue_workload(condition("PodsReady", False, 1, "WaitForStart", "Not all pods are ready")), False),
+    "refused": (kueue_workload(pending("insufficient quota")), True),
+    "stopped": (kueue_workload(PREEMPTED), True),
 }
 
 
