@@ -183,8 +183,8 @@ Fault = Callable[["ModelApi", Request, Connection], Awaitable[None]]
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
-    name: str
-    resource_version: str
+    name: str = ""
+    resource_version: str = ""
 
 
 class View(msgspec.Struct, frozen=True):
