@@ -61,21 +61,28 @@ def test_torchrun_runs_the_program_of_the_command(command: list[str], launched: 
     assert spec_of(launch="torchrun", workers=2, command=command).command == launched
 
 
-@pytest.mark.parametrize(
-    ("resources", "processes"),
-    [
-        (None, "1"),
-        ({"cpu": "4"}, "1"),
-        ({"cpu": "4", "nvidia.com/gpu": 8}, "8"),
-        ({"limits": {"amd.com/gpu": "2"}, "requests": {"cpu": "1"}}, "2"),
-        ({"limits": "{{ params.limits }}"}, "1"),
-        ({"nvidia.com/gpu": "{{ params.gpus }}"}, "1"),
-        ({"nvidia.com/gpu": 2.0}, "2"),
-        ({"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-2g.20gb": 1}, "3"),
-    ],
-)
-def test_torchrun_starts_a_process_for_each_gpu(resources: Any, processes: str) -> None:
-    spec = spec_of(launch="torchrun", workers=2, command=["a.py"], resources=resources)
+SIDECAR = {"name": "side", "image": "s"}
+EIGHT = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+GPUS: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing": ({}, "1"),
+    "no GPU": ({"resources": {"cpu": "4"}}, "1"),
+    "GPUs": ({"resources": {"cpu": "4", "nvidia.com/gpu": 8}}, "8"),
+    "limits": ({"resources": {"limits": {"amd.com/gpu": "2"}, "requests": {"cpu": "1"}}}, "2"),
+    "a template of limits": ({"resources": {"limits": "{{ params.limits }}"}}, "1"),
+    "a template": ({"resources": {"nvidia.com/gpu": "{{ params.gpus }}"}}, "1"),
+    "a float": ({"resources": {"nvidia.com/gpu": 2.0}}, "2"),
+    "parts of GPUs": ({"resources": {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-2g.20gb": 1}}, "3"),
+    "overrides": (
+        {"pod_overrides": {"spec": {"containers": [SIDECAR, {"name": "main", **EIGHT}]}}},
+        "8",
+    ),
+    "a manifest": ({"manifest": {"kind": "Pod", "spec": {"containers": [{"name": "a", **EIGHT}]}}}, "8"),
+}
+
+
+@pytest.mark.parametrize(("given", "processes"), GPUS.values(), ids=GPUS)
+def test_torchrun_starts_a_process_for_each_gpu(given: dict[str, Any], processes: str) -> None:
+    spec = spec_of(launch="torchrun", workers=2, command=["a.py"], **given)
 
     assert spec.env == {"PET_NPROC_PER_NODE": processes}
 
@@ -92,23 +99,6 @@ def test_torchrun_counts_the_gpus_of_a_rendered_template() -> None:
     task.render_template_fields({"params": {"gpus": "8"}})  # type: ignore[typeddict-item]
 
     assert task.gang_spec().env == {"PET_NPROC_PER_NODE": "8"}
-
-
-def test_torchrun_counts_the_gpus_of_the_overrides() -> None:
-    main = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
-    overrides = {"spec": {"containers": [{"name": "sidecar", "image": "s"}, main]}}
-
-    spec = spec_of(launch="torchrun", command=["a.py"], pod_overrides=overrides)
-
-    assert spec.env == {"PET_NPROC_PER_NODE": "8"}
-
-
-def test_torchrun_counts_the_gpus_of_a_template() -> None:
-    pod = POD.replace("image: trainer:2", "image: trainer:2, resources: {limits: {nvidia.com/gpu: 8}}")
-
-    spec = spec_of(image=None, launch="torchrun", workers=2, command=["a.py"], manifest=pod)
-
-    assert spec.env == {"PET_NPROC_PER_NODE": "8"}
 
 
 def test_variable_that_the_user_sets_stays() -> None:
@@ -356,21 +346,20 @@ def test_only_the_own_container_of_the_rank_has_the_key() -> None:
     assert "volumeMounts" not in template["spec"]["containers"][1]
 
 
-@pytest.mark.parametrize("host_file", ["OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"])
-def test_open_mpi_finds_its_host_file(host_file: str) -> None:
-    assert mpi_env_of(mpi_spec_of())[host_file] == "/gang/mpi/hostfile"
-
-
 @pytest.mark.parametrize(
-    ("variable", "given"), [("OMPI_MCA_orte_keep_fqdn_hostnames", True), ("PRTE_MCA_prte_keep_fqdn_hostnames", False)]
+    ("variable", "value"),
+    [
+        pytest.param("OMPI_MCA_orte_default_hostfile", "/gang/mpi/hostfile", id="hosts of Open MPI 4"),
+        pytest.param("PRTE_MCA_prte_default_hostfile", "/gang/mpi/hostfile", id="hosts of Open MPI 5"),
+        pytest.param("HYDRA_HOST_FILE", "/gang/mpi/machinefile", id="hosts of MPICH"),
+        pytest.param("I_MPI_HYDRA_HOST_FILE", "/gang/mpi/machinefile", id="hosts of Intel MPI"),
+        pytest.param("PRTE_MCA_prte_keep_fqdn_hostnames", None, id="only Open MPI 4 is told to keep full names"),
+    ],
 )
-def test_only_open_mpi_4_needs_to_be_told_to_keep_full_names(variable: str, given: bool) -> None:
-    assert (variable in mpi_env_of(mpi_spec_of())) is given
-
-
-@pytest.mark.parametrize("host_file", ["HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"])
-def test_mpich_and_intel_mpi_find_theirs(host_file: str) -> None:
-    assert mpi_env_of(mpi_spec_of())[host_file] == "/gang/mpi/machinefile"
+def test_each_mpi_has_the_variables_that_it_reads(variable: str, value: str | None) -> None:
+    env = mpi_env_of(mpi_spec_of())
+    assert env.get(variable) == value
+    assert "OMPI_MCA_orte_keep_fqdn_hostnames" in env
 
 
 @pytest.mark.parametrize(
