@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def without_kubelets() -> Iterator[SandboxThread]:
-    """One embedded cluster whose nodes have no kubelets."""
+    """One embedded cluster without kubelets."""
     from gangjobs_sandbox.cluster import SandboxConfig
     from gangjobs_sandbox.thread import running
-    from tests.provider.upgrade.old_task import make_nodes
 
     with running(SandboxConfig(nodes=0)) as cluster:
-        cluster.call(lambda it: make_nodes(it.registry))
         yield cluster
 
 

@@ -46,8 +46,11 @@ def place(registry: Registry, objects: dict[str, list[Obj]]) -> None:
             registry.store.put(by_key(plural), json.loads(json.dumps(each)))
 
 
-def make_nodes(registry: Registry) -> None:
-    """Create the nodes on which the pods of golden files are."""
+def _make_nodes(registry: Registry) -> None:
+    """Create the nodes on which the pods of golden files are.
+
+    They do not report, so they count as lost after a while, and each test has new ones.
+    """
     for name in ("node-0", "node-1"):
         registry.create(NODES, {"metadata": {"name": name}, "spec": {}})
         resources = {"cpu": "4", "memory": "8Gi", "pods": "110"}
@@ -247,7 +250,8 @@ def _has_ended_main(pod: Obj) -> bool:
 
 @contextmanager
 def objects_in(cluster: SandboxThread, objects: dict[str, list[Obj]]) -> Iterator[None]:
-    """Keep these objects in the cluster while the block runs, and then remove everything."""
+    """Keep these objects and their nodes in the cluster while the block runs, and then remove everything."""
+    cluster.call(lambda it: _make_nodes(it.registry))
     cluster.call(lambda it: place(it.registry, objects))
     try:
         yield
@@ -259,3 +263,5 @@ def _empty(registry: Registry) -> None:
     for resource in (JOBS, PODS, SERVICES, WORKLOADS, PODGROUPS, CONFIGMAPS):
         for each in registry.list(resource, "default"):
             registry.store.remove(resource, "default", each["metadata"]["name"])
+    for node in registry.list(NODES):
+        registry.store.remove(NODES, "", node["metadata"]["name"])
