@@ -183,8 +183,8 @@ Fault = Callable[["ModelApi", Request, Connection], Awaitable[None]]
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
-    name: str = ""
-    resource_version: str = ""
+    name: str
+    resource_version: str
 
 
 class View(msgspec.Struct, frozen=True):
@@ -208,12 +208,13 @@ class ModelApi:
     list_faults: list[Fault] = field(default_factory=list)
     watch_faults: list[Fault] = field(default_factory=list)
     every_watch: Fault | None = None
+    every_list: Fault | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, name: str, value: str = "") -> None:
+    def put(self, name: str, value: str = "", *, key: str | None = None, uid: str | None = None) -> None:
         kind = "MODIFIED" if name in self.objects else "ADDED"
-        uid = self.objects[name]["metadata"]["uid"] if name in self.objects else f"uid-{name}-{self.version}"
-        metadata = {"name": name, "uid": uid}
+        old_uid = self.objects[name]["metadata"]["uid"] if name in self.objects else f"uid-{name}-{self.version}"
+        metadata = {"name": name, "uid": uid or old_uid, "labels": {"key": key or name}}
         self._commit(kind, {"metadata": metadata, "value": value})
 
     def delete(self, name: str) -> None:
@@ -240,10 +241,13 @@ class ModelApi:
 
     async def handle(self, request: Request, connection: Connection) -> None:
         faults = self.watch_faults if request.is_watch else self.list_faults
+        always = self.every_watch if request.is_watch else self.every_list
         if faults:
             await faults.pop(0)(self, request, connection)
+        elif always:
+            await always(self, request, connection)
         elif request.is_watch:
-            await (self.every_watch or ModelApi.serve_watch)(self, request, connection)
+            await self.serve_watch(request, connection)
         else:
             await self.serve_list(request, connection)
 
@@ -268,6 +272,14 @@ class ModelApi:
             if changed.ends:  # type: ignore[attr-defined]
                 await connection.end_stream()
                 return
+
+
+async def forbidden(_: ModelApi, __: Request, connection: Connection) -> None:
+    await connection.reply(403, status(403, "Forbidden", "may not"))
+
+
+async def gone(_: ModelApi, __: Request, connection: Connection) -> None:
+    await connection.reply(410, status(410, "Expired"))
 
 
 async def internal_error(_: ModelApi, __: Request, connection: Connection) -> None:

@@ -5,11 +5,11 @@ A case names the client that reads the kubeconfig in another way, and why the pr
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit import fault_server
 from tests.unit.test_credentials import SERVER, client_certificate, encoded
 
 ASYNC, SYNC = "kubernetes_asyncio", "kubernetes"
@@ -18,6 +18,7 @@ V1, V1BETA1 = "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v
 PKI = {"pki/ca.crt": SERVER.certificate, "pki/me.crt": CERTIFICATE, "pki/me.key": KEY}
 
 NO_IMPERSONATION = "The Python clients ignore impersonation and act as the user itself, which has other rights."
+NO_PROXY_URL = "The blocking client does not know proxy-url."
 FIRST_WINS = "kubernetes.io documents that the first file that sets a value wins; the Python clients use the last."
 RELATIVE_TO_USER = "File names are relative to the file that contains them. The Python clients use the cluster's file."
 NO_USER = "A context may have no user, for a proxy that authenticates. kubernetes_asyncio fails with a TypeError."
@@ -25,12 +26,19 @@ MISSING_USER = "The Python clients send requests without credentials if the user
 EMPTY_IS_UNSET = "An empty value is not set in client-go. The Python clients do not look at the file then."
 EXEC_FIRST = "The blocking client uses a token before the exec plugin. kubernetes_asyncio uses the plugin."
 EXEC_IGNORED = "The blocking client logs the failure of a plugin and sends requests without credentials."
+NO_TERMINAL = "A task has no terminal. kubectl refuses interactiveMode Always without one."
+REMOVED_PROVIDER = "Kubernetes clients removed this auth provider. The Python clients ignore it, or run gcloud."
+STRICT_BOOLEAN = 'The text "false" is true for the Python clients, which then do not verify the server.'
+UNUSABLE_SERVER = "The Python clients accept the address, and no request can be sent to it."
 BOTH = "kubernetes.io allows a plugin to return a token and a certificate. The Python clients use the token only."
+NO_CREDENTIAL = "The plugin returned no credential. The Python clients send requests without credentials."
 EXEC_DIRECTORY = (
     "kubernetes.io: a relative command is relative to the kubeconfig. kubernetes_asyncio uses the process's."
 )
 STRICT_BASE64 = "Python's decoder skips characters that are not base64, so the damage is found later, or never."
 SKIP_EMPTY = "kubectl skips empty files. The Python clients fail with a TypeError."
+OWN_TOKENS = "The provider writes to no kubeconfig, where this auth provider keeps the tokens that it renews."
+REFUSED_SCHEME = "The HTTP clients of the provider support only HTTP proxies."
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,15 @@ class Case:
 def kubeconfig(
     *, cluster: Any = None, user: Any = None, context: dict[str, Any] | None = None, **top: Any
 ) -> dict[str, Any]:
-    given = {"token": "t0ken"} if user is None else user
-    content = fault_server.kubeconfig("https://api:6443", cluster=cluster, user=given)
-    content["contexts"][0]["context"] |= context or {}
-    return {**content, **top}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "this", "user": "me", **(context or {})}}],
+        "clusters": [{"name": "this", "cluster": {"server": "https://api:6443", **(cluster or {})}}],
+        "users": [{"name": "me", "user": {"token": "t0ken"} if user is None else user}],
+        **top,
+    }
 
 
 def both(reason: str) -> dict[str, str]:
@@ -91,13 +104,29 @@ def plugin_case(
     return Case(name, {"config": content, "bin/plugin": text, **PKI}, **options)
 
 
+def jwt(expires_at: float) -> str:
+    parts = [{"alg": "none"}, {"exp": expires_at}]
+    return ".".join([*(base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts), "sig"])
+
+
+def oidc(**config: Any) -> dict[str, Any]:
+    return {"auth-provider": {"name": "oidc", "config": config}}
+
+
 ANSWER = f"{{'apiVersion': '{V1}', 'kind': 'ExecCredential', 'status': {{'token': %s}}}}"
 ECHO = "import json, os, sys\nprint(json.dumps(" + ANSWER + "))"
 
 CLUSTERS = [
     case("server with a path and a slash", cluster={"server": "https://proxy/k8s/clusters/c-1/"}),
+    case("plain HTTP", cluster={"server": "http://127.0.0.1:8001"}),
     case("address of IPv6", cluster={"server": "https://[fd00::1]:6443"}),
+    case("embedded CA", cluster={"certificate-authority-data": encoded(SERVER.certificate)}),
+    case("CA in a file beside the kubeconfig", cluster={"certificate-authority": "pki/ca.crt"}),
     case("CA in a file with an absolute name", cluster={"certificate-authority": "DIRECTORY/pki/ca.crt"}),
+    case(
+        "embedded CA before a file",
+        cluster={"certificate-authority-data": encoded(SERVER.certificate), "certificate-authority": "pki/me.crt"},
+    ),
     case(
         "embedded CA that is empty, and a file",
         cluster={"certificate-authority-data": "", "certificate-authority": "pki/ca.crt"},
@@ -111,12 +140,46 @@ CLUSTERS = [
         expected=None,
     ),
     case("CA in a file that does not exist", cluster={"certificate-authority": "pki/none.crt"}),
+    case("no verification", cluster={"insecure-skip-tls-verify": True}),
     case("verification, set explicitly", cluster={"insecure-skip-tls-verify": False}),
+    case(
+        "no verification, as a text",
+        cluster={"insecure-skip-tls-verify": "false"},
+        differs=both(STRICT_BOOLEAN),
+        expected=None,
+    ),
+    case("name of the server's certificate", cluster={"tls-server-name": "kubernetes.default"}),
+    case(
+        "proxy",
+        cluster={"proxy-url": "http://proxy:3128"},
+        differs={SYNC: NO_PROXY_URL},
+    ),
+    case(
+        "SOCKS proxy",
+        cluster={"proxy-url": "socks5://proxy:1080"},
+        differs=both(REFUSED_SCHEME),
+        expected=None,
+    ),
+    case(
+        "server without a scheme",
+        cluster={"server": "api:6443"},
+        differs=both(UNUSABLE_SERVER),
+        expected=None,
+    ),
     case("server that is no text", cluster={"server": ["https://api"]}),
+    case(
+        "no server",
+        clusters=[{"name": "this", "cluster": {"tls-server-name": "x"}}],
+        differs=both(UNUSABLE_SERVER),
+        expected=None,
+    ),
 ]
 
 USERS = [
+    case("token", user={"token": "t0ken"}),
     case("token that is a number", user={"token": 123456789}),
+    case("token file", user={"tokenFile": "token"}),
+    case("token before a token file", user={"token": "t0ken", "tokenFile": "token"}),
     case(
         "token that is empty, and a token file",
         user={"token": "", "tokenFile": "token"},
@@ -124,12 +187,25 @@ USERS = [
         expected={"authorization": "Bearer from-file"},
     ),
     case("token file that does not exist", user={"tokenFile": "none"}),
+    case("user name and password", user={"username": "me", "password": "pass:word"}),
     case(
         "password that is a number",
         user={"username": "me", "password": 1234},
         differs={SYNC: "It fails with a TypeError."},
     ),
+    case("user name without a password", user={"username": "me"}),
+    case("token before a password", user={"token": "t0ken", "username": "me", "password": "pass"}),
+    case(
+        "embedded client certificate",
+        user={"client-certificate-data": encoded(CERTIFICATE), "client-key-data": encoded(KEY)},
+    ),
+    case("client certificate in files", user={"client-certificate": "pki/me.crt", "client-key": "pki/me.key"}),
+    case(
+        "client certificate and token",
+        user={"client-certificate": "pki/me.crt", "client-key": "pki/me.key", "token": "t0ken"},
+    ),
     case("client key in a file that does not exist", user={"client-certificate": "pki/me.crt", "client-key": "none"}),
+    case("user without credentials", user={}),
     case(
         "user that is null",
         users=[{"name": "me", "user": None}],
@@ -158,6 +234,12 @@ USERS = [
             ),
         },
     ),
+    case(
+        "impersonation of groups without a user",
+        user={"token": "t0ken", "as-groups": ["a"]},
+        differs=both(NO_IMPERSONATION),
+        expected=None,
+    ),
 ]
 
 PLUGINS = [
@@ -165,9 +247,26 @@ PLUGINS = [
     plugin_case("plugin of v1beta1", exec_fields={"apiVersion": V1BETA1}),
     plugin_case("plugin of v1alpha1", exec_fields={"apiVersion": "client.authentication.k8s.io/v1alpha1"}),
     plugin_case(
+        "plugin of an unknown version",
+        exec_fields={"apiVersion": "client.authentication.k8s.io/v9"},
+        differs=both("kubectl refuses versions that it does not know."),
+        expected=None,
+    ),
+    plugin_case(
+        "plugin that answers in another version",
+        status={"token": "x"},
+        program=f"print('{json.dumps({'apiVersion': V1BETA1, 'kind': 'ExecCredential', 'status': {'token': 'x'}})}')",
+        differs={SYNC: EXEC_IGNORED},
+    ),
+    plugin_case("plugin with an expiry", status={"token": "t", "expirationTimestamp": "2999-01-01T00:00:00Z"}),
+    plugin_case(
         "plugin with arguments and environment",
         program=ECHO % "'-'.join([*sys.argv[1:], os.environ['REGION']])",
         exec_fields={"args": ["get", "token"], "env": [{"name": "REGION", "value": "eu"}]},
+    ),
+    plugin_case(
+        "plugin that returns a client certificate",
+        status={"clientCertificateData": CERTIFICATE.decode(), "clientKeyData": KEY.decode()},
     ),
     plugin_case(
         "plugin whose certificate is used before the one of the user",
@@ -184,6 +283,24 @@ PLUGINS = [
         differs=both(BOTH),
         expected={"authorization": "Bearer t", "certificate": CERTIFICATE, "key": KEY},
     ),
+    plugin_case(
+        "plugin that returns a certificate without a key",
+        status={"clientCertificateData": CERTIFICATE.decode()},
+        differs=both(NO_CREDENTIAL),
+        expected=None,
+    ),
+    plugin_case("plugin that returns nothing", status={"x": "y"}, differs=both(NO_CREDENTIAL), expected=None),
+    plugin_case("plugin that fails", program="import sys; sys.exit('no login')", differs={SYNC: EXEC_IGNORED}),
+    plugin_case("plugin that prints no JSON", program="print('Welcome!')", differs={SYNC: EXEC_IGNORED}),
+    plugin_case("plugin that prints no object", program="print('[]')", differs={SYNC: EXEC_IGNORED}),
+    plugin_case(
+        "plugin without a kind",
+        program=f"print('{json.dumps({'apiVersion': V1, 'status': {'token': 'x'}})}')",
+        differs={SYNC: EXEC_IGNORED},
+    ),
+    plugin_case(
+        "plugin that does not exist", exec_fields={"command": "DIRECTORY/bin/none"}, differs={SYNC: EXEC_IGNORED}
+    ),
     plugin_case("plugin without a version", exec_fields={"apiVersion": None}, differs={SYNC: EXEC_IGNORED}),
     plugin_case("plugin with arguments that are not texts", exec_fields={"args": [1]}, differs={SYNC: EXEC_IGNORED}),
     plugin_case("plugin before a token", user={"token": "t0ken"}, differs={SYNC: EXEC_FIRST}),
@@ -191,6 +308,50 @@ PLUGINS = [
         "plugin with a name relative to the kubeconfig",
         exec_fields={"command": "bin/plugin"},
         differs={ASYNC: EXEC_DIRECTORY},
+    ),
+    plugin_case(
+        "plugin that needs a person",
+        exec_fields={"interactiveMode": "Always"},
+        differs=both(NO_TERMINAL),
+        expected=None,
+    ),
+    plugin_case(
+        "plugin that gets the cluster",
+        program=ECHO % "json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']['server']",
+        exec_fields={"provideClusterInfo": True},
+        differs={ASYNC: "kubernetes_asyncio does not know provideClusterInfo."},
+    ),
+    plugin_case(
+        "plugin that gets its configuration",
+        program=ECHO % "json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']['config']['audience']",
+        exec_fields={"provideClusterInfo": True},
+        cluster={"extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "k8s"}}]},
+        differs={ASYNC: "kubernetes_asyncio does not know provideClusterInfo."},
+    ),
+]
+
+PROVIDERS = [
+    case("oidc with a valid token", user=oidc(**{"id-token": jwt(4e9)}), differs=both(OWN_TOKENS), expected=None),
+    case(
+        "oidc with an expired token and no refresh token",
+        user=oidc(**{"id-token": jwt(1)}),
+    ),
+    case(
+        "oidc with a token that is no JWT",
+        user=oidc(**{"id-token": "a.b"}),
+        differs={SYNC: "The blocking client sends no token."},
+    ),
+    case(
+        "gcp with a token",
+        user={"auth-provider": {"name": "gcp", "config": {"access-token": "t"}}},
+        differs=both(REMOVED_PROVIDER),
+        expected=None,
+    ),
+    case(
+        "azure", user={"auth-provider": {"name": "azure", "config": {}}}, differs=both(REMOVED_PROVIDER), expected=None
+    ),
+    case(
+        "unknown provider", user={"auth-provider": {"name": "openstack"}}, differs=both(REMOVED_PROVIDER), expected=None
     ),
 ]
 
@@ -281,4 +442,4 @@ CONTEXTS = [
     ),
 ]
 
-CASES = [*CLUSTERS, *USERS, *PLUGINS, *CONTEXTS]
+CASES = [*CLUSTERS, *USERS, *PLUGINS, *PROVIDERS, *CONTEXTS]

@@ -304,6 +304,13 @@ def test_groups_of_causes_have_no_other_names():
     assert CAUSES.keys() >= IN_QUEUE | REFUSED_BY_QUEUE | NO_CAUSE_NAMED | UNPLACED
 
 
+@pytest.mark.parametrize("category", Category)
+def test_every_category_has_a_cause_and_its_sentences(category):
+    causes = [name for name, cause in CAUSES.items() if cause.category is category]
+    found = [because(name, category=category, **DATA) for name in causes or ["QueueStops", "QueuePending"]]
+    assert all(one.summary or category is Category.SUCCEEDED for one in found)
+
+
 @pytest.mark.parametrize("cause", sorted(set(CAUSES) - {"Finishing", "PassedDeadline", "Succeeded", "Told"}))
 @pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.ASSEMBLING, Phase.RUNNING])
 def test_time_out_keeps_the_category_and_the_remedy_of_what_the_gang_waited_for(phase, cause):

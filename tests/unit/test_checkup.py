@@ -153,8 +153,9 @@ def test_kueue_must_leave_a_gang_its_time_to_assemble(timeout_s: float | None, h
     assert judge_pods_ready({"waitForPodsReady": {"timeout": "5m"}}, LATE, timeout_s).health is health
 
 
-def queue(name: str, *, stopped: str = "None") -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {"stopPolicy": stopped}}
+def queue(name: str, *, stopped: str = "None", active: str = "True") -> dict[str, Any]:
+    condition = {"type": "Active", "status": active, "message": "ClusterQueue missing does not exist"}
+    return {"metadata": {"name": name}, "spec": {"stopPolicy": stopped}, "status": {"conditions": [condition]}}
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,12 @@ def queue(name: str, *, stopped: str = "None") -> dict[str, Any]:
         pytest.param([queue("a")], "b", "b is no LocalQueue of namespace ml: the namespace has a", id="misspelt"),
         pytest.param([], "b", "b is no LocalQueue of namespace ml: the namespace has none", id="no queue"),
         pytest.param([queue("a", stopped="Hold")], "a", "LocalQueue a is held: its stopPolicy is Hold", id="held"),
+        pytest.param(
+            [queue("a", active="False")],
+            "a",
+            "LocalQueue a is not active: ClusterQueue missing does not exist",
+            id="no ClusterQueue",
+        ),
     ],
 )
 def test_queue_that_takes_no_gang_is_a_problem(queues: list[dict[str, Any]], named: str, what: str) -> None:

@@ -275,7 +275,7 @@ async def test_list_that_always_expires_fails(connect: Connect, virtual_sleep: V
 # -- watch -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [reset_mid_line, half_open, no_head], ids=["reset", "silence", "no response"])
+@pytest.mark.parametrize("fault", [reset_mid_line, half_open], ids=["reset", "silence"])
 @in_virtual_time
 async def test_broken_watch_raises(connect: Connect, fault: Any) -> None:
     api = ModelApi(every_watch=fault)
@@ -285,6 +285,13 @@ async def test_broken_watch_raises(connect: Connect, fault: Any) -> None:
                 line
                 async for line in client.watch(JOBS, resource_version="1", limits=WatchLimits(0.02, idle_margin_s=0.03))
             ]
+
+
+@in_virtual_time
+async def test_watch_without_response_times_out(connect: Connect) -> None:
+    async with FaultServer(ModelApi(every_watch=no_head).handle) as server, connect(server.config) as client:
+        with pytest.raises(ReplyLost):
+            [line async for line in client.watch(JOBS, resource_version="1")]
 
 
 async def test_watch_line_without_end_is_refused(connect: Connect) -> None:
@@ -576,9 +583,25 @@ def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | 
     assert parse_retry_after(header, now=NOW) == seconds
 
 
-def test_retry_after_of_a_header_or_a_body_has_a_maximum() -> None:
+def test_retry_after_has_a_maximum() -> None:
     assert error_from_reply(503, b"", request="", retry_after="86400").retry_after_s == RETRY_AFTER_MAX_S
     assert error_from_reply(429, body(details={"retryAfterSeconds": 86400}), request="").retry_after_s == 60.0
+
+
+def test_retry_after_is_read_from_the_body() -> None:
+    error = error_from_reply(429, body(details={"retryAfterSeconds": 3}), request="")
+    assert error.retry_after_s == 3.0
+
+
+def test_causes_are_read_from_the_details() -> None:
+    error = error_from_reply(
+        504, body("Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), request=""
+    )
+    assert error.causes() == ("ResourceVersionTooLarge",)
+
+
+def test_event_of_type_error_carries_its_own_code() -> None:
+    assert type(error_from_watch_event(body("Expired", code=410), request="watch")) is errors.Gone
 
 
 def test_event_with_unreadable_error_is_a_server_error() -> None:
@@ -610,3 +633,8 @@ def test_only_a_conflict_of_the_uid_means_that_an_object_was_replaced(
     status: int, answer: bytes, is_another: bool
 ) -> None:
     assert is_of_another_uid(error_from_reply(status, answer, request="")) is is_another
+
+
+@pytest.mark.parametrize("causes", [["Invalid"], 1, {"reason": "Invalid"}], ids=["texts", "a number", "an object"])
+def test_causes_of_another_form_are_left_out(causes: Any) -> None:
+    assert error_from_reply(422, body("Invalid", details={"causes": causes}), request="").causes() == ()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, ServerClock, TimeSlice
+from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 from airflow_provider_gangjobs.cluster.http.log_reader import whole_lines
 from airflow_provider_gangjobs.kube.resources import JOBS
 from gangjobs_sandbox.api.app import create_app
@@ -96,6 +97,13 @@ async def test_unfinished_last_line_is_yielded() -> None:
 async def test_lines_of_one_chunk_are_one_part() -> None:
     parts = whole_lines(chunks(b"a\nb\nc", b"d", b"e\nf\n"), "watch", bytes_max=10)
     assert [part async for part in parts] == [b"a\nb\n", b"cde\nf\n"]
+
+
+async def test_too_long_line_is_refused() -> None:
+    parts = whole_lines(chunks(b"a\n" + b"x" * 9, b"xx"), "watch", bytes_max=10)
+    assert await anext(parts) == b"a\n"
+    with pytest.raises(UnexpectedReply, match="more than 10 bytes"):
+        await anext(parts)
 
 
 # -- The API server's time, by the `Date` headers of its answers -----------------------------------------------------

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
+from tests.unit.connection_server import ConnectionServer
+from tests.unit.fault_server import kubeconfig
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Connect
+
 
 KUBECONFIG = {"apiVersion": "v1", "users": [{"name": "me", "user": {"token": "sesame-open-the-door"}}]}
 
@@ -138,3 +145,30 @@ def test_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors_survive_pickling() -> None:
     error = InvalidConnection("k8s", "problem", "remedy")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+# -- Every request of an impersonating kubeconfig has the headers of the impersonated user, over each transport ------
+
+USER = {"token": "t0ken", "as": "jane", "as-groups": ["a", "b"], "as-user-extra": {"scope": ["x", "y"]}}
+HEADERS = [
+    "Authorization: Bearer t0ken",
+    "Impersonate-User: jane",
+    "Impersonate-Group: a",
+    "Impersonate-Group: b",
+    "Impersonate-Extra-scope: x",
+    "Impersonate-Extra-scope: y",
+]
+
+
+def impersonating(url: str) -> ClusterConfig:
+    return ClusterConfig.from_extras("k8s", {"kube_config": kubeconfig(url, user=USER)})
+
+
+def credentials_in(head: str) -> list[str]:
+    return [line for line in head.split("\r\n") if line.startswith(("Authorization", "Impersonate"))]
+
+
+async def test_request_impersonates(connect: Connect) -> None:
+    async with ConnectionServer() as server, connect(impersonating(server.url)) as client:
+        await client.version()
+    assert credentials_in(server.heads[0]) == HEADERS

@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.cluster.auth.credentials import (
     make_context,
 )
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import redacted
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import (
     ClusterError,
@@ -76,7 +77,17 @@ def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 # -- sources -----------------------------------------------------------------------------------------------------
 
 
-def test_default_file_is_that_of_kubectl_and_is_used_before_the_service_account(pod: Path, tmp_path: Path) -> None:
+def test_kubeconfig_in_the_connection_is_used() -> None:
+    material = load(kube_config=kubeconfig("https://here:6443/"))
+    assert (material.base_url, material.authorization) == ("https://here:6443", f"Bearer {SECRET}")
+
+
+def test_default_file_is_that_of_kubectl(tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "home" / ".kube" / "config", kubeconfig("https://home"))
+    assert load().base_url == "https://home"
+
+
+def test_default_file_is_used_before_the_service_account(pod: Path, tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "home" / ".kube" / "config", kubeconfig("https://home"))
     assert load().base_url == "https://home"
 
@@ -121,6 +132,10 @@ def test_service_account_is_read_as_by_the_official_client(pod: Path, monkeypatc
         InClusterConfigLoader(str(pod / "token"), str(pod / "ca.crt")).load_and_set(theirs)
         ours = load_access(config_of(in_cluster=True), service_account_dir=pod)
         assert (ours.base_url, ours.authorization) == (theirs.host, theirs.api_key["BearerToken"].strip())
+
+
+def test_verification_can_be_switched_off_by_the_connection() -> None:
+    assert not load(kube_config=kubeconfig("https://here"), disable_verify_ssl=True).tls.verify
 
 
 def test_loading_imports_no_client_library(tmp_path: Path) -> None:
@@ -245,7 +260,23 @@ class Source:
         self.loads += 1
         if self.error is not None:
             raise self.error
-        return Access("http://here", f"Bearer sesame {self.loads}", renew_in_s=self.renew_in_s)
+        return Access("http://here", f"Bearer {self.loads}", renew_in_s=self.renew_in_s)
+
+
+async def test_credentials_are_loaded_once_for_all_requests() -> None:
+    source = Source()
+    credentials = Credentials(config_of(), load=source.load)
+    await asyncio.gather(*(credentials.current() for _ in range(20)))
+    assert source.loads == 1
+
+
+async def test_credentials_are_renewed_when_due() -> None:
+    source, now = Source(renew_in_s=60), VirtualSleep()
+    credentials = Credentials(config_of(), load=source.load, clock=now.clock)
+    seen = []
+    for now.now in (0, 59, 60, 119, 120):
+        seen.append((await credentials.current()).authorization)
+    assert seen == ["Bearer 1", "Bearer 1", "Bearer 2", "Bearer 2", "Bearer 3"]
 
 
 async def test_credentials_stay_in_use_when_their_renewal_fails() -> None:
@@ -254,7 +285,7 @@ async def test_credentials_stay_in_use_when_their_renewal_fails() -> None:
     await credentials.current()
     source.error = CredentialsFailed("k8s", "no")
     for now.now in (60, 61, 119, 120):
-        assert (await credentials.current()).authorization == "Bearer sesame 1"
+        assert (await credentials.current()).authorization == "Bearer 1"
     assert source.loads == 3
 
 
@@ -276,7 +307,7 @@ async def test_many_refusals_cost_one_renewal() -> None:
     credentials = Credentials(config_of(), load=source.load, clock=now.clock)
     refused = await credentials.current()
     renewed = await asyncio.gather(*(credentials.renew(refused) for _ in range(20)))
-    assert {access.authorization for access in renewed} == {"Bearer sesame 2"}
+    assert {access.authorization for access in renewed} == {"Bearer 2"}
     assert source.loads == 2
 
 
@@ -297,7 +328,7 @@ async def test_refused_credentials_stay_in_use_while_the_kubeconfig_is_being_rep
     assert await credentials.renew(refused) is refused
     source.error = None
     now.now = 10
-    assert (await credentials.renew(refused)).authorization == "Bearer sesame 3"
+    assert (await credentials.renew(refused)).authorization == "Bearer 3"
 
 
 def accepting(token: str) -> Any:
@@ -323,6 +354,25 @@ async def test_refused_token_is_renewed_and_the_request_sent_again(connect: Conn
 
 # -- The log of credentials: one line when a renewal fails, one when it works again, and never the credentials -------
 
+LOGGED_SECRET = "Bearer sesame-open-the-door"
+
+
+class BreakableSource:
+    """Gives a token that is good for a minute, unless it is broken."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.is_broken = False
+
+    def load(self) -> Access:
+        if self.is_broken:
+            raise CredentialsFailed("k8s", "the issuer is away")
+        return Access("http://x", LOGGED_SECRET, TlsConfig(), None, None, 60.0)
+
+    def credentials(self) -> Credentials:
+        config = ClusterConfig.from_extras("k8s", {"kube_config_path": "/nowhere"})
+        return Credentials(config, clock=Clock(monotonic=lambda: self.now), load=self.load)
+
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
     records: list[Any] = [one for one in caplog.records if hasattr(one, "fields")]
@@ -331,15 +381,15 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, A
 
 async def test_failed_renewal_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    source, now = Source(renew_in_s=60), VirtualSleep()
-    credentials = Credentials(config_of(), load=source.load, clock=now.clock)
+    source = BreakableSource()
+    credentials = source.credentials()
     await credentials.current()
-    source.error = CredentialsFailed("k8s", "the issuer is away")
+    source.is_broken = True
     for _ in range(5):
-        now.now += RETRY_RENEWAL_S + 1
+        source.now += RETRY_RENEWAL_S + 1
         await credentials.current()
-    source.error = None
-    now.now += RETRY_RENEWAL_S + 1
+    source.is_broken = False
+    source.now += RETRY_RENEWAL_S + 1
     await credentials.current()
     (_, kept, why), (_, renewed, whose) = logged(caplog)
     assert (kept, renewed) == (
@@ -352,7 +402,7 @@ async def test_failed_renewal_is_logged_once_and_its_end_too(caplog: pytest.LogC
 
 async def test_renewal_after_a_refusal_is_logged_without_credentials(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    credentials = Credentials(config_of(), load=Source().load)
+    credentials = BreakableSource().credentials()
     await credentials.renew(await credentials.current())
     what = "credentials renewed after a 401"
     assert logged(caplog) == [("DEBUG", what, {"connection": "k8s"})]
@@ -419,15 +469,6 @@ async def test_server_is_verified_by_its_authority(connect: Connect) -> None:
         assert await client.version() == {}
 
 
-async def test_server_of_an_unknown_authority_is_trusted_only_without_verification(connect: Connect) -> None:
-    async with FaultServer(empty, tls=SERVER.server_context()) as server:
-        async with connect(connection_to(server.url, authority=ELSEWHERE.certificate)) as client:
-            with pytest.raises(TlsFailed):
-                await client.version()
-        async with connect(config_of(kube_config=kubeconfig(server.url), disable_verify_ssl=True)) as client:
-            assert await client.version() == {}
-
-
 async def test_server_of_another_name_is_not_trusted(connect: Connect) -> None:
     async with (
         FaultServer(empty, tls=ELSEWHERE.server_context()) as server,
@@ -489,15 +530,18 @@ async def test_encrypted_key_is_refused_without_a_prompt() -> None:
 
 
 async def test_unchanged_certificates_keep_their_context(tmp_path: Path) -> None:
-    now, ca = VirtualSleep(), tmp_path / "ca.crt"
+    now = 0.0
+    from airflow_provider_gangjobs.cluster.clock import Clock
+
+    ca = tmp_path / "ca.crt"
     ca.write_bytes(SERVER.certificate)
     config = kubeconfig("https://here", cluster={"certificate-authority": str(ca)})
     extras = ClusterConfig.from_extras("k8s", {"kube_config": config})
-    credentials = Credentials(extras, clock=now.clock)
+    credentials = Credentials(extras, clock=Clock(monotonic=lambda: now))
     first = await credentials.current()
     same = await credentials.renew(first)
     ca.write_bytes(ELSEWHERE.certificate)
-    now.now = 10
+    now = 10.0
     other = await credentials.renew(same)
     assert same.ssl is first.ssl
     assert other.ssl is not first.ssl

@@ -135,6 +135,13 @@ def test_sandbox_requires_neither_the_provider_nor_airflow(sandbox_wheel):
     assert not [name for name in requirements_of(sandbox_wheel) if "airflow" in name]
 
 
+def test_command_without_the_sandbox_names_the_extra_to_install(provider_wheel):
+    called = call_gangjobs("sandbox", "run", "--", "true", wheels=[provider_wheel])
+    assert called.returncode == 1
+    assert "pip install 'airflow-provider-gangjobs[sandbox]'" in called.stderr
+    assert called.stderr.count("\n") == 1
+
+
 def test_command_with_the_sandbox_offers_its_actions(provider_wheel, sandbox_wheel):
     called = call_gangjobs("sandbox", "--help", wheels=[provider_wheel, sandbox_wheel])
     assert called.returncode == 0, called.stderr
@@ -242,4 +249,3 @@ def test_provider_alone_parses_a_dag(provider_programs: Path, tmp_path: Path) ->
 def test_command_of_the_provider_alone_says_how_to_install_the_sandbox(provider_programs: Path, tmp_path: Path) -> None:
     shown = output_of(provider_programs / "gangjobs", "sandbox", "up", cwd=tmp_path)
     assert "pip install 'airflow-provider-gangjobs[sandbox]'" in shown
-    assert shown.count("\n") == 1

@@ -50,6 +50,10 @@ async def failure() -> None:
     raise LookupError("nothing")
 
 
+def test_result_is_returned() -> None:
+    assert run(value()) == 7
+
+
 def test_error_is_raised() -> None:
     with pytest.raises(LookupError, match="nothing"):
         run(failure())

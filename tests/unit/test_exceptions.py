@@ -168,6 +168,15 @@ EXAMPLES = [
         ),
     ),
     (
+        OutcomesMissing("ml/a", job_is_gone=True),
+        (
+            "Gang ml/a succeeded, but its results are unknown: the completed ranks are unknown. "
+            "The Job was deleted after its end, and the recorded outcomes with it. "
+            "Set a longer ttl_after_finished, or find out who deletes the Job; another try runs the gang again. "
+            'If the task needs no results, set results="none".'
+        ),
+    ),
+    (
         ResultTooLarge("ml/a", 0, 4096),
         (
             "Rank 0 of gang ml/a wrote a result of 4096 bytes or more; the limit is 4095 bytes. "

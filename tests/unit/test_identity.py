@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.identity import (
     SLUG_MAX,
     VALUES_CHARACTERS_MAX,
     Claim,
+    GangRef,
     OperationKey,
     TaskKey,
     build_attempt,
@@ -120,6 +121,10 @@ def test_attempts_differ_only_in_their_number():
 
 def test_users_name_replaces_the_slug():
     assert build_attempt(TRAIN, Claim("c"), namespace="ml", number=0, name="digits").name.startswith("digits-")
+
+
+def test_ref_reads_as_namespace_and_name():
+    assert str(GangRef("ml", "train-0", "u1")) == "ml/train-0"
 
 
 # -- The id of an Airflow installation: the same in all of its processes, and another one for each Airflow -----------

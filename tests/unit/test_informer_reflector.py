@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,12 +47,21 @@ from airflow_provider_gangjobs.kube.resources import JOBS
 from airflow_provider_gangjobs.kube.text import log_fields
 from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import pod
-from tests.unit.fault_server import View
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    resource_version: str = ""
+
+
+class View(msgspec.Struct, frozen=True):
+    metadata: Meta
+    value: str = ""
 
 
 def obj(uid: str, version: int, value: str = "") -> dict[str, Any]:
@@ -191,6 +201,14 @@ async def test_list_then_watch_from_its_version() -> None:
     assert values(store) == {"a": "changed", "b": "new"}
 
 
+async def test_pages_are_read_to_the_end() -> None:
+    script, store, _ = await play(
+        page(5, obj("a", 1), more="x"), page(5, obj("b", 2), more="y"), page(5), [OpenWatch(300)]
+    )
+    assert script.asked == ["list", "list x", "list y", "watch 5"]
+    assert set(values(store)) == {"a", "b"}
+
+
 async def test_watch_that_ended_regularly_is_resumed_at_once() -> None:
     script, _, _ = await play(page(5), [event("ADDED", obj("a", 6)), OpenWatch(300)], [OpenWatch(300)])
     assert script.requests == [(0.0, "list"), (0.0, "watch 5"), (300.0, "watch 6")]
@@ -224,10 +242,11 @@ async def test_list_after_an_expired_one_uses_the_normal_page_size() -> None:
     assert script.limits == [500, 500, 1000, 500]
 
 
-async def test_pages_are_read_to_the_end_and_a_failed_page_is_requested_again() -> None:
-    pages = [page(5, obj("a", 1), more="x"), ReplyLost("", ""), page(5, obj("b", 1), more="y"), page(5)]
-    script, store, _ = await play(*pages, [OpenWatch(300)])
-    assert script.asked == ["list", "list x", "list x", "list y", "watch 5"]
+async def test_failed_page_is_requested_again() -> None:
+    script, store, _ = await play(
+        page(5, obj("a", 1), more="x"), ReplyLost("", ""), page(5, obj("b", 1)), [OpenWatch(300)]
+    )
+    assert script.asked == ["list", "list x", "list x", "watch 5"]
     assert set(values(store)) == {"a", "b"}
 
 
@@ -554,6 +573,13 @@ async def test_silence_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixt
     ]
 
 
+async def test_events_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    burst = [event("MODIFIED", obj("a", version)) for version in range(6, 1000)]
+    await play(FIRST, [*burst, OpenWatch(300)])
+    assert len(caplog.records) == 3
+
+
 async def test_outage_of_a_day_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
     script, _, _ = await play(FIRST, *[part for _ in range(1100) for part in (*[DOWN] * 5, page(9))])
@@ -620,6 +646,14 @@ def summary_of(event: WatchEvent[PodView]) -> tuple[str, PodView | None, str, st
 # -- events ----------------------------------------------------------------------------------------------------
 
 
+def test_lines_of_pods_are_views() -> None:
+    lines = line("ADDED", named("a")) + line("DELETED", named("b"))
+    assert [(event.type, event.object) for event in ViewDecoder(PodView).decode_events(lines)] == [
+        ("ADDED", view(PodView, named("a"))),
+        ("DELETED", view(PodView, named("b"))),
+    ]
+
+
 KINDS = st.one_of(
     st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.sampled_from([named("a"), odd("b"), {}, [], None])),
     st.tuples(st.just("BOOKMARK"), st.sampled_from([bookmark_of_pod("9"), {}, None])),
@@ -635,6 +669,12 @@ def test_event_does_not_depend_on_other_events_of_the_chunk(events: list[tuple[s
     assert [summary_of(event) for event in views.decode_events(b"".join(lines))] == [
         summary_of(event) for one in lines for event in views.decode_events(one)
     ]
+
+
+def test_object_that_cannot_be_decoded_has_its_uid() -> None:
+    (event,) = ViewDecoder(PodView).decode_events(line("MODIFIED", odd("a")))
+    assert summary_of(event) == ("MODIFIED", None, "uid-a", "v-a")
+    assert isinstance(event.object, Undecoded)
 
 
 @pytest.mark.parametrize("kind", [PodView, JobView], ids=lambda kind: kind.__name__)

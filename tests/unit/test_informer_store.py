@@ -59,6 +59,14 @@ async def woken(subscription: Subscription[View]) -> bool:
 # -- tables of one behaviour ----------------------------------------------------------------------------------------
 
 
+async def test_many_changes_are_one_notification() -> None:
+    store = store_with()
+    subscription = store.subscribe("k")
+    for version in range(10):
+        store.put(view("a", version))
+    assert (await woken(subscription), await woken(subscription)) == (True, False)
+
+
 async def test_known_version_notifies_nobody() -> None:
     store = store_with(view("a", 5))
     subscription = store.subscribe("k")
@@ -333,6 +341,15 @@ async def test_notification_before_a_wait_ends_one_wait() -> None:
     assert not await wake.wait(0)
 
 
+async def test_waiter_is_woken() -> None:
+    wake = Notification()
+    sleeper = asyncio.create_task(wake.wait())
+    await asyncio.sleep(0)
+    wake.notify()
+    assert await sleeper
+    assert not await wake.wait(0)
+
+
 async def test_notification_of_a_cancelled_waiter_reaches_the_next() -> None:
     wake = Notification()
     sleeper = asyncio.create_task(wake.wait())
@@ -398,6 +415,18 @@ async def test_many_waiters_wake_in_order_over_several_iterations() -> None:
     assert [number for number, _ in woken] == list(range(len(wakes)))
     assert max(Counter(in_round for _, in_round in woken).values()) == WAKEUPS_PER_ITERATION_MAX
     assert woken[-1][1] - woken[0][1] == 9, "waiters were woken in each round"
+
+
+async def test_due_timer_runs_before_all_waiters_are_woken() -> None:
+    wakes, woken, rounds = [Notification() for _ in range(10 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
+    tasks = await _asleep(wakes, woken, rounds)
+    for wake in wakes:
+        wake.notify()
+    woken_before: list[int] = []
+    asyncio.get_running_loop().call_later(0, lambda: woken_before.append(len(woken)))
+    await asyncio.gather(*tasks)
+    rounds.stop()
+    assert woken_before[0] <= 2 * WAKEUPS_PER_ITERATION_MAX
 
 
 async def test_cancelled_waiter_does_not_count_towards_the_limit() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -31,15 +33,19 @@ from airflow_provider_gangjobs.cluster.auth.kubeconfig import ConfigError
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed, InvalidConnection
 from gangjobs_sandbox.tls import issue
+from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import kubeconfig
 from tests.unit.kubeconfig_cases import (
     ASYNC,
     CASES,
     CERTIFICATE,
+    CLUSTERS,
+    CONTEXTS,
     KEY,
     PKI,
     SERVER,
     SYNC,
+    USERS,
     Case,
     encoded,
 )
@@ -157,6 +163,59 @@ def test_result_that_no_official_client_has(case: Case, tmp_path: Path) -> None:
         assert ours is not None
         assert case.expected
         assert case.expected == {name: ours[name] for name in case.expected}
+
+
+# -- kubectl ---------------------------------------------------------------------------------------------------
+
+KUBECTL = shutil.which("kubectl")
+KUBECTL_REFUSES = {"two users of one name in a file"}
+KUBECTL_CASES = [*CONTEXTS, *(case for case in [*CLUSTERS, *USERS] if set(case.differs) == set(CLIENTS))]
+
+
+def by_kubectl(paths: list[str], context: str | None) -> Result:
+    """Return what kubectl would use of the fields that it shows, or None if it refuses the kubeconfig."""
+    assert KUBECTL
+    command = [
+        KUBECTL,
+        "config",
+        "view",
+        "--raw",
+        "--minify",
+        "--flatten",
+        "--output=json",
+        f"--context={context or ''}",
+    ]
+    environment = {**os.environ, "KUBECONFIG": os.pathsep.join(paths)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode:
+        return None
+    shown = json.loads(done.stdout)
+    cluster = shown["clusters"][0]["cluster"]
+    user = (shown["users"] or [{}])[0].get("user", {})
+    return {
+        "server": cluster.get("server", "").rstrip("/"),
+        "ca": _decoded(cluster.get("certificate-authority-data")),
+        "certificate": _decoded(user.get("client-certificate-data")),
+        "key": _decoded(user.get("client-key-data")),
+        "verify": not cluster.get("insecure-skip-tls-verify"),
+        "server_name": cluster.get("tls-server-name"),
+        "proxy": cluster.get("proxy-url"),
+    }
+
+
+def _decoded(data: str | None) -> bytes | None:
+    return base64.b64decode(data) if data else None
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed (Debian: kubernetes-client)")
+@pytest.mark.parametrize("case", KUBECTL_CASES, ids=lambda case: case.name)
+def test_provider_and_kubectl_agree(case: Case, tmp_path: Path) -> None:
+    paths = write(case, tmp_path)
+    ours, kubectl = by_provider(paths, case.context), by_kubectl(paths, case.context)
+    if ours and kubectl:
+        assert kubectl == {name: ours[name] for name in kubectl}
+    elif ours:
+        assert case.name in KUBECTL_REFUSES
 
 
 # -- any combination -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import BadRequest, Forbidden
 from airflow_provider_gangjobs.cluster.http.log_reader import (
+    PART_BYTES_MAX,
     PART_BYTES_MIN,
     LastBytes,
     LogCursor,
@@ -203,6 +204,7 @@ def test_second_stream_repeats_no_line(
 
 SOURCE = LogSource("ns", "train-0-x", "main", 0)
 BEGINNING = b"2026-01-01T00:00:01.5Z a\n2026-01-01T00:00:01.5Z b\n2026-01-01T00:00:02.1Z c\n"
+LONG_LINE = b"2026-01-01T00:00:01Z " + b"x" * (3 * PART_BYTES_MAX) + b"\n2026-01-01T00:00:02Z y\n"
 BROKEN, SILENT, ENDED = "broken", "silent", "ended"
 
 
@@ -243,11 +245,28 @@ async def read(node: Node) -> tuple[bytes, int]:
 
 
 LOGS: dict[str, tuple[Sequence[tuple[bytes, str]], bytes, int]] = {
+    "one connection": ([(BEGINNING, ENDED)], b"a\nb\nc\n", 0),
     "the last line has no end": ([(BEGINNING[:-1], ENDED)], b"a\nb\nc", 0),
+    "broken between lines": (
+        [(BEGINNING[:50], BROKEN), (BEGINNING, ENDED)],
+        b"a\nb\nc\n",
+        0,
+    ),
+    "broken within a line": ([(BEGINNING[:60], BROKEN), (BEGINNING, ENDED)], b"a\nb\nc\n", 0),
     "broken many times": ([(BEGINNING[:25], BROKEN)] * 12 + [(BEGINNING, ENDED)], b"a\nb\nc\n", 0),
-    "rotated": (
+    "broken within a line that is returned in pieces": (
+        [(LONG_LINE[:-40], BROKEN), (LONG_LINE[:100_000], BROKEN), (LONG_LINE, ENDED)],
+        b"x" * (3 * PART_BYTES_MAX) + b"\ny\n",
+        0,
+    ),
+    "rotated, and longer than before": (
         [(BEGINNING, BROKEN), (b"2026-01-01T00:00:07Z x\n" * 30, ENDED)],
         b"a\nb\nc\n" + b"x\n" * 30,
+        1,
+    ),
+    "rotated, and shorter than before": (
+        [(BEGINNING, BROKEN), (b"2026-01-01T00:00:07Z x\n", ENDED)],
+        b"a\nb\nc\nx\n",
         1,
     ),
 }

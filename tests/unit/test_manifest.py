@@ -52,11 +52,18 @@ kind: Job
 metadata:
   name: brought
   namespace: team
+  labels: {team: vision}
+  ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: o, uid: u}]
 spec:
   parallelism: 2
   completions: 2
   completionMode: Indexed
+  ttlSecondsAfterFinished: 60
+  podFailurePolicy: {rules: []}
   template:
+    metadata:
+      labels: {app: trainer}
+      finalizers: [example.org/keep]
     spec:
       nodeSelector: {zone: a}
       initContainers:
@@ -131,6 +138,13 @@ def test_pods_are_held_and_labelled():
     assert metadata["annotations"] == {"kubectl.kubernetes.io/default-container": "main"}
 
 
+def test_pods_are_linked_only_in_a_gang():
+    spec = GangSpec(image="trainer:1", workers=4)
+    link = {"podGroupName": ATTEMPT.name}
+    assert job_of(spec, GANG)["spec"]["template"]["spec"]["schedulingGroup"] == link
+    assert "schedulingGroup" not in pod_of(spec)
+
+
 def test_named_parameters_make_the_container():
     spec = GangSpec(
         image="trainer:1",
@@ -190,6 +204,18 @@ def test_requests_and_limits_may_differ():
     resources = {"requests": {"cpu": 1}, "limits": {"cpu": "2"}}
     (container,) = pod_of(GangSpec(image="a", resources=resources))["containers"]
     assert container["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
+
+
+def test_manifest_is_kept_where_nothing_overrides_it():
+    job = job_of(GangSpec(manifest=MANIFEST))
+    assert job["metadata"]["labels"]["team"] == "vision"
+    assert job["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u"}]
+    assert (job["spec"]["parallelism"], job["spec"]["ttlSecondsAfterFinished"]) == (2, 60)
+    assert job["spec"]["podFailurePolicy"] == {"rules": []}
+    template = job["spec"]["template"]
+    assert template["metadata"]["finalizers"] == ["example.org/keep", "gangjobs.airflow/harvest"]
+    assert template["metadata"]["labels"]["app"] == "trainer"
+    assert template["spec"]["nodeSelector"] == {"zone": "a"}
 
 
 def test_parameters_override_the_manifests_first_container():
@@ -268,6 +294,15 @@ def test_files_are_a_config_map_of_the_job():
     assert render_files(GangSpec(image="a"), ATTEMPT, "job-uid") is None
 
 
+def test_service_is_named_like_the_pods_subdomain():
+    spec = GangSpec(image="a", workers=2, rendezvous=Rendezvous(7))
+    service = render_service(spec, ATTEMPT, "job-uid")
+    assert service is not None
+    pod = pod_of(spec)
+    assert service["metadata"]["name"] == pod["subdomain"] == ATTEMPT.name
+    assert env_of(pod["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.{ATTEMPT.name}"
+
+
 def test_service_publishes_ranks_before_they_are_ready():
     service = render_service(GangSpec(image="a", workers=2, rendezvous=Rendezvous(1234)), ATTEMPT, "job-uid")
     assert service is not None
@@ -282,10 +317,13 @@ def test_service_publishes_ranks_before_they_are_ready():
 
 def test_subdomain_of_the_user_is_replaced_by_the_service_of_the_gang():
     spec = GangSpec(image="a", workers=2, pod_overrides={"spec": {"subdomain": "peers"}})
-    service, pod = render_service(spec, ATTEMPT, "job-uid"), pod_of(spec)
-    assert service is not None
-    assert service["metadata"]["name"] == pod["subdomain"] == ATTEMPT.name
-    assert env_of(pod["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.{ATTEMPT.name}"
+    assert render_service(spec, ATTEMPT, "job-uid") is not None
+    assert pod_of(spec)["subdomain"] == ATTEMPT.name
+    assert env_of(pod_of(spec)["containers"][0])["MASTER_ADDR"] == f"{ATTEMPT.name}-0.{ATTEMPT.name}"
+
+
+def test_one_rank_needs_no_service():
+    assert render_service(GangSpec(image="a"), ATTEMPT, "job-uid") is None
 
 
 LIMITS = {

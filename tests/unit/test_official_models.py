@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.validation.validate import validate
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 ATTEMPT = build_attempt(TaskKey("dag", "run", "train"), Claim("claim"), namespace="team", number=0)
+CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data-1"}}
 TOLERATION = {"key": "gpu", "operator": "Exists"}
 CONTAINER = {"name": "main", "image": "trainer:1"}
 
@@ -32,6 +33,16 @@ EQUAL = [
         [{"configMapRef": {"name": "settings"}}],
     ),
     ("resources", k8s.V1ResourceRequirements(requests={"cpu": "4"}), {"requests": {"cpu": "4"}}),
+    (
+        "volumes",
+        [
+            k8s.V1Volume(
+                name="data",
+                persistent_volume_claim=k8s.V1PersistentVolumeClaimVolumeSource(claim_name="data-1"),
+            )
+        ],
+        [CLAIM],
+    ),
     ("volumes", [{"name": "data", "emptyDir": k8s.V1EmptyDirVolumeSource()}], [{"name": "data", "emptyDir": {}}]),
     ("volume_mounts", (k8s.V1VolumeMount(name="data", mount_path="/data"),), [{"name": "data", "mountPath": "/data"}]),
     ("tolerations", [k8s.V1Toleration(key="gpu", operator="Exists"), TOLERATION], [TOLERATION, TOLERATION]),

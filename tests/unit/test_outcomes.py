@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airflow_provider_gangjobs.gang.identity import ledger_selector
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
     DISRUPTIONS,
     Outcome,
@@ -262,6 +263,11 @@ def test_message_of_the_kubelet_is_kept_beside_that_of_the_program():
     assert (outcome.message, outcome.status_message) == ("epoch 3", "The node was low on resource: memory. ")
 
 
+def test_failed_sidecar_is_named():
+    seen = outcome_of(pod().on("n").succeeded().phase("Failed").sidecar("proxy", 7).view())
+    assert (seen.container, seen.exit_code) == ("proxy", 7)
+
+
 def test_pod_given_up_is_unknown():
     assert outcome_of(pod().on("n").running().view(), ended=False).outcome is OutcomeKind.UNKNOWN
 
@@ -494,7 +500,7 @@ def test_table_is_ordered_by_rank():
     ]
 
 
-# -- The entries of a ledger: their format in each version -----------------------------------------------------------
+# -- The entries of a ledger: their format in each version, and the selector of their ConfigMaps ---------------------
 
 GOLDEN_V1 = (
     '{"uid":"u-1","pod":"train-0-3-x","outcome":"preempted","rank":3,"attempt":1,"node":"node-b","phase":"Failed",'
@@ -545,6 +551,12 @@ def test_entry_of_a_later_version_is_unknown_and_not_lost(first):
     assert (found.uid, found.outcome, found.reason) == ("u-1", OutcomeKind.UNKNOWN, "LedgerEntryUnreadable")
 
 
+def test_selector_finds_the_ledger_of_one_job_only():
+    assert ledger_selector(REF.name, REF.uid) == (
+        "gangjobs.airflow/gang=train-0,gangjobs.airflow/role=ledger,gangjobs.airflow/job-uid=job-uid"
+    )
+
+
 # -- The verdict of a Job follows from its final condition -----------------------------------------------------------
 
 VERDICTS = {
@@ -576,6 +588,13 @@ def test_verdict_is_the_final_condition_of_the_job(seen, ended, reason, when):
     assert (verdict.status, verdict.reason, verdict.at) == (ended, reason, when)
 
 
+def test_missing_job_was_deleted():
+    verdict = judge(None, REF)
+    assert verdict is not None
+    assert verdict.status is Status.DELETED
+    assert not verdict.job_is_there
+
+
 BY = "task etl.cleanup of run r"
 
 
@@ -585,7 +604,7 @@ BY = "task etl.cleanup of run r"
 def test_missing_job_of_which_nobody_is_known_to_have_deleted_it_was_deleted_by_somebody(last_seen):
     verdict = judge(None, REF, last_seen=last_seen)
     assert verdict is not None
-    assert (verdict.status, verdict.reason, verdict.job_is_there) == (Status.DELETED, "JobDeleted", False)
+    assert verdict.reason == "JobDeleted"
 
 
 @pytest.mark.parametrize("is_gone", [True, False])

@@ -77,6 +77,28 @@ def test_index_of_single_changes_equals_index_of_all_pods(changes, ranks, seen_j
         assert observe(at, index, None, REF) == observe(at, pods.values(), None, REF)
 
 
+def test_rank_counts_as_long_as_one_of_its_pods_is_there():
+    first, second = _shown("a", 0, "failed"), _shown("b", 0, "running")
+    index = PodIndex(REF, [first, second])
+    assert index.counts(JOBS["assembling"].read()).started == 1
+    index.remove([first])
+    assert index.counts(JOBS["assembling"].read()).started == 1
+    index.remove([second])
+    assert index.counts(JOBS["assembling"].read()).started == 0
+
+
+@pytest.mark.parametrize("state", ["refused", "without its image"])
+def test_problem_of_a_pod_is_dropped_when_the_pod_runs(state):
+    index = PodIndex(REF, [_shown("a", 0, state)])
+    assert bool(index.pods_with_errors) + bool(index.refusals) == 1
+    index.update([_shown("a", 0, "running")])
+    assert (dict(index.pods_with_errors), dict(index.refusals)) == ({}, {})
+
+
+def test_pods_of_another_job_are_ignored():
+    assert len(PodIndex(REF, [_shown("a", 0, "of another Job")])) == 0
+
+
 # -- A rank counts as long as one of its pods exists, or the Job has completed it ------------------------------------
 
 INDEXES = st.one_of(st.integers(0, 20), st.sampled_from([100_000, 2**31]))

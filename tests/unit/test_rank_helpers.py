@@ -490,6 +490,11 @@ def result_of(environ: dict[str, str]) -> Any:
     return read_result(written(environ), storage=environ["GANG_RESULT_STORAGE"])
 
 
+def test_small_result_is_written_as_it_is(environ: dict[str, str]) -> None:
+    gangjobs_result.write_result({"rows": 3}, environ)
+    assert written(environ) == {"rows": 3}
+
+
 @pytest.mark.parametrize("size", [4095, 4096], ids=["largest small one", "smallest large one"])
 def test_result_above_the_limit_of_the_kubelet_is_stored(environ: dict[str, str], size: int) -> None:
     value = "x" * (size - 2)

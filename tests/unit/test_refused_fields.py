@@ -11,6 +11,14 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.validation.refused_fields import FIELDS, refused_fields
 
 SIDECAR = {"name": "proxy", "image": "proxy:1"}
+MANIFEST = """
+apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    spec:
+      containerz: []
+"""
 
 
 def strict(*paths: str) -> str:
@@ -71,11 +79,32 @@ def strict(*paths: str) -> str:
             id="a named parameter",
         ),
         pytest.param(
+            "spec.template.spec.tolerations[0].effects",
+            {"tolerations": [{"effects": "NoSchedule"}]},
+            "tolerations[0].effects",
+            "effect",
+            id="a named parameter of the pod",
+        ),
+        pytest.param(
             "spec.template.spec.containers[0].env[3].valueFrom.secretRef",
             {"env": {"A": "a", "B": {"valueFrom": {"secretRef": {"name": "s"}}}}},
             "env.B.valueFrom.secretRef",
             "secretKeyRef",
             id="a variable of a mapping",
+        ),
+        pytest.param(
+            "spec.template.spec.containerz",
+            {"manifest": MANIFEST},
+            "manifest.spec.template.spec.containerz",
+            "containers",
+            id="a manifest",
+        ),
+        pytest.param(
+            "spec.template.nodeSelector",
+            {"roles": {"head": {"pod_overrides": {"nodeSelector": {}}}}},
+            "roles.head.pod_overrides.nodeSelector",
+            "spec.nodeSelector",
+            id="a role",
         ),
         pytest.param(
             "spec.replicatedJobs[1].template.spec.template.spec.hostnetwork",
@@ -135,6 +164,14 @@ def job_of(*containers: dict[str, Any]) -> dict[str, Any]:
             id="a named parameter, whose container has no index",
         ),
         pytest.param(
+            "string",
+            "SecretKeySelector.spec.template.spec.containers.env.valueFrom.secretKeyRef.optional",
+            "bool",
+            {"env": {"A": "a", "B": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": "no"}}}}},
+            "env.B.valueFrom.secretKeyRef.optional: is of type string. Give true or false.",
+            id="a variable",
+        ),
+        pytest.param(
             "number 1.5",
             "PodSecurityContext.spec.template.spec.securityContext.runAsUser",
             "int64",
@@ -150,6 +187,18 @@ def job_of(*containers: dict[str, Any]) -> dict[str, Any]:
             "manifest.spec.template.spec.containers[0].securityContext.capabilities.add[1]: is of type number."
             " Give a v1.Capability of Kubernetes.",
             id="an item of a list",
+        ),
+        pytest.param(
+            "bool",
+            "LabelSelector.spec.template.spec.topologySpreadConstraints.labelSelector.matchLabels",
+            "string",
+            {
+                "pod_overrides": {
+                    "spec": {"topologySpreadConstraints": [{"labelSelector": {"matchLabels": {"a": True}}}]}
+                }
+            },
+            "pod_overrides.spec.topologySpreadConstraints[0].labelSelector.matchLabels.a: is of type bool. Give text.",
+            id="an item of a mapping",
         ),
     ],
 )
@@ -191,7 +240,15 @@ def test_value_of_a_wrong_type_is_told_at_its_place(
 def test_item_is_told_at_its_own_place(field: str, parameters: dict[str, Any], place: str) -> None:
     (problem,) = refused_fields("invalid", [{"field": field, "message": "no"}], GangSpec(**parameters))
 
-    assert (problem.path, problem.what) == (place, "no")
+    assert problem.path == place
+
+
+def test_invalid_value_is_told_at_its_place() -> None:
+    causes = [{"reason": "FieldValueInvalid", "field": "spec.template.spec.tolerations[0].operator", "message": "no"}]
+
+    (problem,) = refused_fields("invalid", causes, GangSpec(tolerations=[{"operator": "Is"}]))
+
+    assert (problem.path, problem.what) == ("tolerations[0].operator", "no")
 
 
 def test_field_that_the_user_did_not_write_keeps_its_path() -> None:

@@ -317,6 +317,14 @@ def test_a_known_version_is_preferred_to_a_newer_one():
     assert dialect.version == "v1beta1"
 
 
+def test_scheduling_of_the_job_is_refused_beside_a_link_of_the_pods():
+    template = {"spec": {"schedulingGroup": {"podGroupName": "g"}, "containers": [{"name": "main", "image": "i"}]}}
+    job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0, "template": template}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {}, **job}}
+    with pytest.raises(InvalidGangSpec, match="is given together with the pods"):
+        require_valid(GangSpec(manifest=manifest))
+
+
 # -- The manifests and pod links of each dialect ---------------------------------------------------------------------
 
 JOB_OWNER = {
@@ -396,19 +404,20 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     assert dialect.with_link(JOB, GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "train-0"}
 
 
-CLAIM = {"name": "fabric", "resourceClaimTemplateName": "fabric"}
-OF_THE_GROUP = {
-    "its topology": ({"topology": "rack"}, "schedulingConstraints", {"topology": [{"key": "rack"}]}),
-    "the claims that all pods share": ({"resource_claims": (CLAIM,)}, "resourceClaims", [CLAIM]),
-}
+@pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
+def test_group_and_its_template_name_the_topology_of_a_gang_without_a_queue(name):
+    dialect, group = find_dialect(name), replace(GROUP, topology="example.com/rack")
+    wanted = {"topology": [{"key": "example.com/rack"}]}
+    assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0]["schedulingConstraints"] == wanted
+    assert dialect.pod_group(group, "", "")["spec"]["schedulingConstraints"] == wanted
 
 
 @pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
-@pytest.mark.parametrize(("change", "field", "wanted"), OF_THE_GROUP.values(), ids=OF_THE_GROUP)
-def test_group_and_its_template_have(change, field, wanted, name):
-    dialect, group = find_dialect(name), replace(GROUP, **change)
-    assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0][field] == wanted
-    assert dialect.pod_group(group, "", "")["spec"][field] == wanted
+def test_group_and_its_template_have_the_claims_that_all_pods_share(name):
+    claim = {"name": "fabric", "resourceClaimTemplateName": "fabric"}
+    dialect, group = find_dialect(name), replace(GROUP, resource_claims=(claim,))
+    assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0]["resourceClaims"] == [claim]
+    assert dialect.pod_group(group, "", "")["spec"]["resourceClaims"] == [claim]
 
 
 def test_job_scheduling_sets_the_field_of_the_job():

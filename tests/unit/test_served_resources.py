@@ -237,6 +237,15 @@ async def test_scheduler_that_is_installed_later_is_noticed() -> None:
         assert list((await read_api_group(client, "scheduling.volcano.sh")).versions) == ["v1beta1"]
 
 
+async def test_cancelled_discovery_is_repeated_by_the_next_caller() -> None:
+    async with FaultServer(scheduling({"v1": CLASSES}).handle) as server, Client(server.config) as client:
+        first = asyncio.create_task(discover(client))
+        second = asyncio.create_task(discover(client))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert list((await second).resources) == ["v1"]
+
+
 # -- Callers of a cached read share it, and a read that fails or is cancelled leaves what it should, in virtual
 #    time ------------------------------------------------------------------------------------------------------------
 
@@ -265,6 +274,17 @@ class Source:
 
 def get(reads: CachedReads, source: Source, key: str = "key", **options: Any) -> asyncio.Task[Any]:
     return asyncio.ensure_future(reads.get(key, source.read, asyncio.get_running_loop().time, **options))
+
+
+@in_virtual_time
+async def test_callers_share_a_read_until_its_answer_expires() -> None:
+    reads, source = CachedReads(), Source()
+    assert await asyncio.gather(*(get(reads, source) for _ in range(5))) == [1] * 5
+    await asyncio.sleep(LASTS_S - 0.1)
+    assert await get(reads, source) == 1
+    await asyncio.sleep(0.1)
+    assert await get(reads, source) == 2
+    assert source.began == [0.0, 61.0]
 
 
 @in_virtual_time

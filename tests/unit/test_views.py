@@ -13,10 +13,9 @@ import pytest
 from airflow_provider_gangjobs.cluster.informer.reflector import ViewDecoder
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.kube import well_known
-from airflow_provider_gangjobs.kube.views import PodView, interner_of, make_interner, view
+from airflow_provider_gangjobs.kube.views import JobView, PodView, interner_of, make_interner, view
 from tests.unit.builders import condition, job, pod
 
-INDEX = well_known.COMPLETION_INDEX
 NETWORK = {"cni.projectcalico.org/containerID": "f" * 64, "k8s.v1.cni.cncf.io/network-status": "[{}]" * 100}
 
 
@@ -45,12 +44,36 @@ def named(name: str) -> dict[str, Any]:
 
 # -- fields ----------------------------------------------------------------------------------------------------
 
+LABELS = {
+    well_known.LABEL_GANG: "gang",
+    well_known.LABEL_ATTEMPT: "attempt",
+    well_known.LABEL_KUEUE_QUEUE: "kueue_queue",
+    well_known.LABEL_TASK: "task",
+    well_known.LABEL_DROPPED: "dropped",
+    "batch.kubernetes.io/controller-uid": "controller_uid",
+}
+ANNOTATIONS = {
+    well_known.ANNOTATION_RECORD: "record",
+    well_known.ANNOTATION_CLAIM: "claim",
+    well_known.ANNOTATION_DELIVERED: "delivered",
+    well_known.ANNOTATION_STOPPED: "stopped",
+    well_known.COMPLETION_INDEX: "completion_index",
+    well_known.DEFAULT_CONTAINER: "default_container",
+}
 
-def test_only_labels_and_annotations_that_are_read_are_kept() -> None:
-    metadata = {"labels": {well_known.LABEL_GANG: "g", "other": "label"}, "annotations": {INDEX: "3", **NETWORK}}
-    read = view(PodView, {"metadata": metadata}).metadata
-    assert msgspec.to_builtins(read.labels) == {well_known.LABEL_GANG: "g"}
-    assert msgspec.to_builtins(read.annotations) == {INDEX: "3"}
+
+@pytest.mark.parametrize(("key", "field"), LABELS.items(), ids=LABELS)
+def test_label_is_read(key: str, field: str) -> None:
+    read = view(JobView, {"metadata": {"labels": {key: "value", "other": "label"}}}).metadata.labels
+    assert msgspec.to_builtins(read) == {key: "value"}
+    assert getattr(read, field) == "value"
+
+
+@pytest.mark.parametrize(("key", "field"), ANNOTATIONS.items(), ids=ANNOTATIONS)
+def test_annotation_is_read(key: str, field: str) -> None:
+    read = view(JobView, {"metadata": {"annotations": {key: "value", **NETWORK}}}).metadata.annotations
+    assert msgspec.to_builtins(read) == {key: "value"}
+    assert getattr(read, field) == "value"
 
 
 CONDITIONS = {
