@@ -387,7 +387,7 @@ class _Follower:
         state = replace(state, phase=PHASE_OF_STATUS[verdict.status], counts=counts, reason=ended)
         self.reporter.report(state, self.now())
         pods_seen = list(self.watch.pods_by_uid.values())
-        self.options.on_end(SeenEnd(self.harvester.stored_outcomes, pods_seen, self.harvester.has_begun_ledger))
+        self.options.on_end(SeenEnd(self.harvester.stored_outcomes, pods_seen, self.harvester.is_first_recorder))
         return self._event(
             verdict.status,
             replace(state, phase=phase),

@@ -288,7 +288,7 @@ async def test_held_pods_of_a_deleted_job_show_their_outcomes_and_stay_held(plan
     assert plane.ledger() == {}
 
 
-@pytest.mark.parametrize("is_cut", [True, False], ids=["marked", "of an earlier version"])
+@pytest.mark.parametrize("is_cut", [True, False], ids=["marked", "not marked"])
 async def test_indexes_that_the_event_lacks_are_read_from_the_job(plane, is_cut: bool):
     event = await succeeded(plane, finish=1, **SECOND_RANK_DECIDES)
     without = msgspec.structs.replace(event, completed_indexes="", completed_indexes_cut=is_cut)

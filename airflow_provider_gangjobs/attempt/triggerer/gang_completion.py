@@ -220,7 +220,7 @@ class _Completion:
         not stopped since, recorded the first one.
         """
         ended, running_s = event.times.get("ended"), asyncio.get_running_loop().time() - self.began
-        if self.seen.is_first and running_s < LATE_S:
+        if self.seen.is_first_recorder and running_s < LATE_S:
             return False
         if ended is None:
             return True

@@ -40,7 +40,7 @@ class SeenEnd(Struct, frozen=True):
     outcomes: Sequence[Outcome] = ()
     """Outcomes that the ledger has: of a large gang only some."""
     pods: Sequence[PodView] = ()
-    is_first: bool = False
+    is_first_recorder: bool = False
     """Whether no other process had recorded an outcome of the gang when this wait recorded its first one."""
 
 

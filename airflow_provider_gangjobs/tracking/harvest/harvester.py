@@ -356,9 +356,9 @@ class Harvester:
         return [outcome for outcome in self.outcomes if outcome.uid in recorded]
 
     @property
-    def has_begun_ledger(self) -> bool:
+    def is_first_recorder(self) -> bool:
         """Whether no other process had recorded an outcome of the gang before this harvester did."""
-        return self._ledger is not None and self._ledger.was_begun_here
+        return self._ledger is not None and self._ledger.is_first_recorder
 
     @property
     def backlog(self) -> int:

@@ -144,7 +144,7 @@ class Ledger:
         self._recorded: dict[str, None] | None = None
         """Used as a set. The garbage collector scans a large set, but not a dict that has only strings."""
         self._shard = _Shard()
-        self.was_begun_here = False
+        self.is_first_recorder = False
         """No other process had recorded an outcome when this object recorded its first one."""
 
     @property
@@ -290,7 +290,7 @@ class Ledger:
         }
         manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)}
         stored = await self._client.create(CONFIGMAPS, manifest, self.ref.namespace, returns_metadata=True)
-        self.was_begun_here = self.was_begun_here or self._shard.number == 0
+        self.is_first_recorder = self.is_first_recorder or self._shard.number == 0
         return stored
 
 
