@@ -5,7 +5,7 @@ module that was imported before the fork costs the forked process nothing. docs/
 Airflow that imports this module. A module of the provider that another module of the list imports is not in the list.
 
 Forking after this import is safe: the import starts no thread, opens no file and no connection, and creates no event
-loop and no TLS context. Client libraries that only a triggerer needs (aiohttp) are not imported.
+loop and no TLS context.
 """
 
 # ruff: noqa: F401 - the imports are the purpose of this module
@@ -19,8 +19,8 @@ from typing import Final
 import airflow_provider_gangjobs.attempt.completion
 import airflow_provider_gangjobs.attempt.metrics
 import airflow_provider_gangjobs.attempt.task_try
+import airflow_provider_gangjobs.cluster.client
 import airflow_provider_gangjobs.cluster.config
-import airflow_provider_gangjobs.cluster.http.httpx_transport
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.ending.deliver
 import airflow_provider_gangjobs.operators.delete_gang
@@ -38,9 +38,6 @@ MODULES_OF_AIRFLOW: Final = (
 )
 """Modules that every task process imports, and that Airflow does not import before each fork."""
 
-MODULES_OF_HTTPX: Final = ("anyio._backends._asyncio", "anyio.streams.tls")
-"""Modules that the first request of a process imports, which takes more CPU than the request."""
-
-for _module in MODULES_OF_AIRFLOW + MODULES_OF_HTTPX:
+for _module in MODULES_OF_AIRFLOW:
     with suppress(ImportError):  # These modules are internal, and their names may differ in other versions.
         import_module(_module)

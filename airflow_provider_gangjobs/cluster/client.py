@@ -27,10 +27,10 @@ from airflow_provider_gangjobs.cluster.errors import (
     UnexpectedReply,
     is_of_another_uid,
 )
+from airflow_provider_gangjobs.cluster.http.connections import JSON, Query, Request
 from airflow_provider_gangjobs.cluster.http.log_reader import check_not_message, refuse_message, tail_of, whole_lines
 from airflow_provider_gangjobs.cluster.http.transport import (
     AGGREGATED_DISCOVERY,
-    JSON,
     METADATA_ONLY,
     REQUEST_TIMEOUT_S,
     RETRY_FOR_S,
@@ -39,9 +39,8 @@ from airflow_provider_gangjobs.cluster.http.transport import (
     LogQuery,
     PatchType,
     PropagationPolicy,
-    Query,
-    Request,
     Retries,
+    Transport,
     WatchLimits,
     decode_list,
     decode_object,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import ServerClock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http.log_reader import LogTail
-    from airflow_provider_gangjobs.cluster.http.transport import Transport
     from airflow_provider_gangjobs.kube.views import Meta
 
 LIST_TIMEOUT_S = 60.0
@@ -63,6 +61,7 @@ LIST_TIMEOUT_S = 60.0
 PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
 LOG_IDLE_TIMEOUT_S = 60.0
+REQUESTS_MAX = 100
 __all__ = [
     "Client",
     "ClientStatistics",
@@ -85,8 +84,7 @@ class Client:
     """A client of one API server. Connects at its first request, and belongs to the event loop that first uses it.
 
     :param answer_within_s: When a request fails whose response has not begun. The default is its own time limit.
-    :param transport: The way to send requests. The default is `AiohttpTransport`, for a process that watches many
-        objects for a long time. A process that sends some requests and ends uses `HttpxTransport`.
+    :param requests_max: How many requests are in flight at most, except for streams. Each needs a connection.
     """
 
     def __init__(
@@ -96,17 +94,17 @@ class Client:
         clock: Clock | None = None,
         retry_for_s: float = RETRY_FOR_S,
         answer_within_s: float | None = None,
-        transport: type[Transport] | None = None,
+        requests_max: int = REQUESTS_MAX,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
         self._credentials = Credentials(config, clock=clock)
-        if transport is None:
-            # A process that uses the other transport does not load aiohttp.
-            from airflow_provider_gangjobs.cluster.http.aiohttp_transport import AiohttpTransport
-
-            transport = AiohttpTransport
-        self._transport = transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
+        self._transport = Transport(
+            self._credentials,
+            requests_max=requests_max,
+            tcp_keepalive=config.tcp_keepalive,
+            monotonic=clock.monotonic,
+        )
         self._transport.answer_within_s = answer_within_s
         self._retries = Retries(clock, retry_for_s=retry_for_s)
 

@@ -77,12 +77,8 @@ def run_in_background(coroutine: Coroutine[Any, Any, T], *, name: str) -> asynci
     return task
 
 
-CLIENT: Final = (
-    "airflow_provider_gangjobs.cluster.config",
-    "airflow_provider_gangjobs.cluster.http.aiohttp_transport",
-)
-"""What a client imports to read the configuration of a cluster and to send its first requests. The import of aiohttp
-reads the certificates of the system."""
+CLIENT: Final = ("airflow_provider_gangjobs.cluster.config", "airflow_provider_gangjobs.cluster.client")
+"""What is imported to read the configuration of a cluster and to send the first requests."""
 _imported: set[str] = set()
 """Modules whose import is complete. `sys.modules` contains a module from the beginning of its import."""
 

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_NAMESPACE: Final = "default"
+REQUESTS_AT_ONCE_MAX: Final = 4
+"""Of one connected service. Only logs are read concurrently, and each further connection costs a handshake."""
 SUBMISSIONS_PER_PAGE: Final = 100
 PODS_GONE_WITHIN_S: Final = 120.0
 """The default termination grace period is 30 s, and a node needs some time to notice that a pod is deleted."""
@@ -86,9 +88,8 @@ class GangService(Struct, frozen=True):
     async def connect(cls, config: ClusterConfig) -> AsyncIterator[GangService]:
         """Open a client for the duration of the block, for some requests."""
         from airflow_provider_gangjobs.cluster.client import Client
-        from airflow_provider_gangjobs.cluster.http.httpx_transport import HttpxTransport
 
-        async with Client(config, transport=HttpxTransport) as client:
+        async with Client(config, requests_max=REQUESTS_AT_ONCE_MAX) as client:
             yield cls(client)
 
     @property

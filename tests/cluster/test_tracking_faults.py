@@ -33,7 +33,7 @@ from tests.endings.scenario_runner import check, outcomes_by_rank
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from airflow_provider_gangjobs.cluster.http.transport import Request
+    from airflow_provider_gangjobs.cluster.http.connections import Request
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.cluster.tenant import Tenant
 

@@ -32,6 +32,8 @@ class ConnectionServer:
     closes_after: bool = False
     heads: list[str] = field(default_factory=list)
     connections: int = 0
+    closed: int = 0
+    """How many connections the clients have closed."""
     go_on: asyncio.Event | None = None
     """Responses wait for this event, if there is one."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,6 +56,11 @@ class ConnectionServer:
         for writer in self._writers:
             cast("asyncio.Transport", writer.transport).pause_reading()
 
+    def say(self, data: bytes) -> None:
+        """Send bytes that nobody has requested over the open connections."""
+        for writer in self._writers:
+            writer.write(data)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
         self.connections += 1
@@ -61,6 +68,7 @@ class ConnectionServer:
             while True:
                 await self._answer_one(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
+            self.closed += not self.closes_after
             writer.close()
 
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,11 +91,12 @@ class TunnelProxy:
 
     target_port: int
     status: str = "200 Connection established"
+    tls: ssl.SSLContext | None = None
     heads: list[str] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 

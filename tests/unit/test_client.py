@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from airflow_provider_gangjobs.cluster import errors
-from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS, LogQuery, PatchType
+from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS, Client, LogQuery, PatchType
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
     AlreadyExists,
@@ -59,7 +59,6 @@ from tests.unit.fault_server import (
 )
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Connect
     from tests.unit.virtual_sleep import VirtualSleep
 
 
@@ -90,8 +89,8 @@ def test_incomplete_paths_are_refused(arguments: tuple[str, ...]) -> None:
         PODS.path(*arguments)
 
 
-async def test_create_is_strict_and_may_be_dry(connect: Connect) -> None:
-    async with FaultServer(echo) as server, connect(server.config) as client:
+async def test_create_is_strict_and_may_be_dry() -> None:
+    async with FaultServer(echo) as server, Client(server.config) as client:
         sent = await client.create(JOBS, {"spec": {}}, "team", dry_run=True)
     assert sent == {
         "method": "POST",
@@ -103,8 +102,8 @@ async def test_create_is_strict_and_may_be_dry(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("patch_type", get_args(PatchType))
-async def test_patch_type_is_the_content_type(connect: Connect, patch_type: PatchType) -> None:
-    async with FaultServer(echo) as server, connect(server.config) as client:
+async def test_patch_type_is_the_content_type(patch_type: PatchType) -> None:
+    async with FaultServer(echo) as server, Client(server.config) as client:
         sent = await client.patch(JOBS, "a", "team", {"spec": {}}, patch_type=patch_type, subresource="status")
     assert (sent["method"], sent["path"], sent["type"]) == (
         "PATCH",
@@ -113,8 +112,8 @@ async def test_patch_type_is_the_content_type(connect: Connect, patch_type: Patc
     )
 
 
-async def test_delete_carries_uid_propagation_and_grace(connect: Connect) -> None:
-    async with FaultServer(echo) as server, connect(server.config) as client:
+async def test_delete_carries_uid_propagation_and_grace() -> None:
+    async with FaultServer(echo) as server, Client(server.config) as client:
         await client.delete(JOBS, "a", "team", uid="u", grace_period_s=0)
     assert json.loads(server.requests[0].body) == {
         "apiVersion": "v1",
@@ -125,14 +124,14 @@ async def test_delete_carries_uid_propagation_and_grace(connect: Connect) -> Non
     }
 
 
-async def test_server_below_a_path_is_reached(connect: Connect) -> None:
-    async with FaultServer(echo) as server, connect(config_for(f"{server.url}/k8s/clusters/c-1/")) as client:
+async def test_server_below_a_path_is_reached() -> None:
+    async with FaultServer(echo) as server, Client(config_for(f"{server.url}/k8s/clusters/c-1/")) as client:
         assert (await client.version())["path"] == "/k8s/clusters/c-1/version"
 
 
-async def test_watch_query_has_booleans_in_lower_case(connect: Connect) -> None:
+async def test_watch_query_has_booleans_in_lower_case() -> None:
     api = ModelApi(every_watch=close_at_once)
-    async with FaultServer(api.handle) as server, connect(server.config) as client:
+    async with FaultServer(api.handle) as server, Client(server.config) as client:
         events = client.watch(
             JOBS, "team", resource_version="7", label_selector="a=b,c in (d, e)", limits=WatchLimits(299.7)
         )
@@ -146,17 +145,17 @@ async def test_watch_query_has_booleans_in_lower_case(connect: Connect) -> None:
     }
 
 
-async def test_log_is_text_whatever_its_bytes(connect: Connect) -> None:
+async def test_log_is_text_whatever_its_bytes() -> None:
     async def handle(_: Request, connection: Connection) -> None:
         await connection.reply(200, b"caf\xe9\n")
 
-    async with FaultServer(handle) as server, connect(server.config) as client:
+    async with FaultServer(handle) as server, Client(server.config) as client:
         tail = await client.log_tail("a", "team", container="main", tail_lines=5, bytes_max=100)
     assert tail.text == "caf�\n"
     assert server.requests[0].query == {"container": "main", "tailLines": "5"}
 
 
-async def test_broken_log_is_read_again(connect: Connect) -> None:
+async def test_broken_log_is_read_again() -> None:
     async def handle(request: Request, connection: Connection) -> None:
         connection.begin_stream()
         await connection.chunk(b"one\n")
@@ -166,11 +165,11 @@ async def test_broken_log_is_read_again(connect: Connect) -> None:
         await connection.chunk(b"two\n")
         await connection.end_stream()
 
-    async with FaultServer(handle) as server, connect(server.config) as client:
+    async with FaultServer(handle) as server, Client(server.config) as client:
         assert (await client.log_tail("a", "team", tail_lines=5, bytes_max=100)).text == "one\ntwo\n"
 
 
-async def test_log_is_read_as_it_arrives(connect: Connect) -> None:
+async def test_log_is_read_as_it_arrives() -> None:
     async def handle(_: Request, connection: Connection) -> None:
         connection.begin_stream()
         await connection.chunk(b"one\ntw")
@@ -180,7 +179,7 @@ async def test_log_is_read_as_it_arrives(connect: Connect) -> None:
     query = LogQuery("main", follow=True, since_s=0, timestamps=True)
     async with (
         FaultServer(handle) as server,
-        connect(server.config) as client,
+        Client(server.config) as client,
         client.open_log("a", "team", query) as chunks,
     ):
         assert b"".join([chunk async for chunk in chunks]) == b"one\ntwo\nthree"
@@ -195,18 +194,18 @@ async def test_log_is_read_as_it_arrives(connect: Connect) -> None:
 # -- collections -----------------------------------------------------------------------------------------------
 
 
-async def test_list_reads_all_pages(connect: Connect) -> None:
+async def test_list_reads_all_pages() -> None:
     api, names = ModelApi(), [f"job-{number:04}" for number in range(2 * PAGE_OBJECTS + 1)]
     for name in names:
         api.put(name)
-    async with FaultServer(api.handle) as server, connect(server.config) as client:
+    async with FaultServer(api.handle) as server, Client(server.config) as client:
         found = await client.list(JOBS, "team")
     assert [item["metadata"]["name"] for item in found] == names
     tokens = [None, f"{PAGE_OBJECTS}", f"{2 * PAGE_OBJECTS}"]
     assert [request.query.get("continue") for request in server.requests] == tokens
 
 
-async def test_expired_list_is_restarted(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+async def test_expired_list_is_restarted(virtual_sleep: VirtualSleep) -> None:
     api, names = ModelApi(), [f"job-{number:04}" for number in range(PAGE_OBJECTS + 1)]
     for name in names:
         api.put(name)
@@ -220,14 +219,14 @@ async def test_expired_list_is_restarted(connect: Connect, virtual_sleep: Virtua
         else:
             await api.serve_list(request, connection)
 
-    async with FaultServer(expire_once) as server, connect(server.config, clock=virtual_sleep.clock) as client:
+    async with FaultServer(expire_once) as server, Client(server.config, clock=virtual_sleep.clock) as client:
         assert len(await client.list(JOBS, "team")) == len(names)
     tokens = [None, f"{PAGE_OBJECTS}"]
     assert [request.query.get("continue") for request in server.requests] == [*tokens, *tokens]
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
-async def test_expired_list_continues_if_the_server_allows(connect: Connect, ahead: bool) -> None:
+async def test_expired_list_continues_if_the_server_allows(ahead: bool) -> None:
     async def handle(request: Request, connection: Connection) -> None:
         match request.query.get("continue"):
             case None:
@@ -238,12 +237,12 @@ async def test_expired_list_continues_if_the_server_allows(connect: Connect, ahe
             case "new":
                 await connection.reply(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
 
-    async with FaultServer(handle) as server, connect(server.config) as client:
+    async with FaultServer(handle) as server, Client(server.config) as client:
         pages = [page async for page in client.list_views(dict, JOBS, ahead=ahead)]
         assert [one["metadata"]["name"] for page in pages for one in page] == ["a", "b"]
 
 
-async def test_page_is_requested_ahead_while_the_page_before_is_used(connect: Connect) -> None:
+async def test_page_is_requested_ahead_while_the_page_before_is_used() -> None:
     api = ModelApi()
     for name in "abcde":
         api.put(name)
@@ -254,7 +253,7 @@ async def test_page_is_requested_ahead_while_the_page_before_is_used(connect: Co
             is_second_requested.set()
         await api.handle(request, connection)
 
-    async with FaultServer(handle) as server, connect(server.config) as client:
+    async with FaultServer(handle) as server, Client(server.config) as client:
         pages = client.list_views(dict, JOBS, "team", limit=2, ahead=True)
         assert len(await anext(pages)) == 2
         await is_second_requested.wait()
@@ -262,10 +261,10 @@ async def test_page_is_requested_ahead_while_the_page_before_is_used(connect: Co
     assert [request.query.get("continue") for request in server.requests] == [None, "2"]
 
 
-async def test_list_that_always_expires_fails(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+async def test_list_that_always_expires_fails(virtual_sleep: VirtualSleep) -> None:
     async with (
         FaultServer(failing_first(*[refusing(410, "Expired")] * 9)) as server,
-        connect(server.config, clock=virtual_sleep.clock) as client,
+        Client(server.config, clock=virtual_sleep.clock) as client,
     ):
         with pytest.raises(Gone):
             await client.list(JOBS)
@@ -277,9 +276,9 @@ async def test_list_that_always_expires_fails(connect: Connect, virtual_sleep: V
 
 @pytest.mark.parametrize("fault", [reset_mid_line, half_open], ids=["reset", "silence"])
 @in_virtual_time
-async def test_broken_watch_raises(connect: Connect, fault: Any) -> None:
+async def test_broken_watch_raises(fault: Any) -> None:
     api = ModelApi(every_watch=fault)
-    async with FaultServer(api.handle) as server, connect(server.config) as client:
+    async with FaultServer(api.handle) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
             [
                 line
@@ -288,25 +287,25 @@ async def test_broken_watch_raises(connect: Connect, fault: Any) -> None:
 
 
 @in_virtual_time
-async def test_watch_without_response_times_out(connect: Connect) -> None:
-    async with FaultServer(ModelApi(every_watch=no_head).handle) as server, connect(server.config) as client:
+async def test_watch_without_response_times_out() -> None:
+    async with FaultServer(ModelApi(every_watch=no_head).handle) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
             [line async for line in client.watch(JOBS, resource_version="1")]
 
 
-async def test_watch_line_without_end_is_refused(connect: Connect) -> None:
+async def test_watch_line_without_end_is_refused() -> None:
     async def endless(_: Request, connection: Connection) -> None:
         connection.begin_stream()
         while True:
             await connection.chunk(b"x" * 8)
             await asyncio.sleep(0)
 
-    async with FaultServer(endless) as server, connect(server.config) as client:
+    async with FaultServer(endless) as server, Client(server.config) as client:
         with pytest.raises(UnexpectedReply, match="more than 10 bytes"):
             [line async for line in client.watch(JOBS, resource_version="1", limits=WatchLimits(line_bytes_max=10))]
 
 
-async def test_abandoned_watch_closes_its_connection(connect: Connect) -> None:
+async def test_abandoned_watch_closes_its_connection() -> None:
     closed = asyncio.Event()
 
     async def handle(_: Request, connection: Connection) -> None:
@@ -315,7 +314,7 @@ async def test_abandoned_watch_closes_its_connection(connect: Connect) -> None:
         await connection.silence()
         closed.set()
 
-    async with FaultServer(handle) as server, connect(server.config) as client:
+    async with FaultServer(handle) as server, Client(server.config) as client:
         events = client.watch(JOBS, resource_version="1")
         await anext(events)
         await events.aclose()
@@ -328,13 +327,13 @@ async def test_abandoned_watch_closes_its_connection(connect: Connect) -> None:
 
 @pytest.mark.parametrize("fault", [unauthorized, internal_error, login_page, reset_at_once, bad_gateway])
 async def test_no_secret_in_errors_or_logs(
-    connect: Connect, fault: Any, virtual_sleep: VirtualSleep, caplog: pytest.LogCaptureFixture
+    fault: Any, virtual_sleep: VirtualSleep, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     body = {"data": {"password": "hunter2hunter2"}}
     async with (
         FaultServer(failing_first(*[fault] * 999)) as server,
-        connect(server.config, clock=virtual_sleep.clock) as client,
+        Client(server.config, clock=virtual_sleep.clock) as client,
     ):
         with pytest.raises((ServerError, ReplyLost, UnexpectedReply, Unauthorized)) as written:
             await client.create(JOBS, body, "team")
@@ -346,8 +345,8 @@ async def test_no_secret_in_errors_or_logs(
     assert server.requests[0].headers["authorization"] == f"Bearer {SECRET}"
 
 
-async def test_invalid_connection_raises_before_a_request(connect: Connect) -> None:
-    async with connect(config_for("http://here", cluster_context="elsewhere")) as client:
+async def test_invalid_connection_raises_before_a_request() -> None:
+    async with Client(config_for("http://here", cluster_context="elsewhere")) as client:
         with pytest.raises(InvalidConnection, match="elsewhere"):
             await client.version()
 
@@ -358,19 +357,17 @@ TRANSIENT = [internal_error, bad_gateway, reset_at_once, too_many_requests("1"),
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=["500", "502", "reset", "429", "503"])
-async def test_read_is_retried_after_a_transient_fault(
-    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
-) -> None:
-    async with FaultServer(failing_first(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
+async def test_read_is_retried_after_a_transient_fault(fault: Any, virtual_sleep: VirtualSleep) -> None:
+    async with FaultServer(failing_first(fault)) as server, Client(server.config, clock=virtual_sleep.clock) as client:
         assert await client.get(JOBS, "a", "team") == {"metadata": {"name": "a"}}
         assert client.statistics().requests == {"get": 2}
         assert client.statistics().retries == 1
 
 
-async def test_read_is_retried_until_its_deadline(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+async def test_read_is_retried_until_its_deadline(virtual_sleep: VirtualSleep) -> None:
     async with (
         FaultServer(failing_first(*[internal_error] * 999)) as server,
-        connect(server.config, clock=virtual_sleep.clock, retry_for_s=60) as client,
+        Client(server.config, clock=virtual_sleep.clock, retry_for_s=60) as client,
     ):
         with pytest.raises(ServerError):
             await client.get(JOBS, "a", "team")
@@ -378,18 +375,18 @@ async def test_read_is_retried_until_its_deadline(connect: Connect, virtual_slee
     assert len(server.requests) < 40
 
 
-async def test_retry_after_is_honoured(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+async def test_retry_after_is_honoured(virtual_sleep: VirtualSleep) -> None:
     fault = too_many_requests("7")
-    async with FaultServer(failing_first(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
+    async with FaultServer(failing_first(fault)) as server, Client(server.config, clock=virtual_sleep.clock) as client:
         await client.get(JOBS, "a", "team")
     assert virtual_sleep.slept == [7.0]
 
 
-async def test_retry_after_beyond_the_deadline_is_not_waited_for(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+async def test_retry_after_beyond_the_deadline_is_not_waited_for(virtual_sleep: VirtualSleep) -> None:
     fault, clock = too_many_requests("3600"), virtual_sleep.clock
     async with (
         FaultServer(failing_first(fault)) as server,
-        connect(server.config, clock=clock, retry_for_s=30) as client,
+        Client(server.config, clock=clock, retry_for_s=30) as client,
     ):
         with pytest.raises(TooManyRequests) as caught:
             await client.get(JOBS, "a", "team")
@@ -411,9 +408,9 @@ async def test_retry_after_beyond_the_deadline_is_not_waited_for(connect: Connec
     ids=["500", "502", "503", "reset", "exists", "conflict", "not found", "login page"],
 )
 async def test_write_with_unknown_outcome_is_not_retried(
-    connect: Connect, fault: Any, error: type[Exception], virtual_sleep: VirtualSleep
+    fault: Any, error: type[Exception], virtual_sleep: VirtualSleep
 ) -> None:
-    async with FaultServer(failing_first(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
+    async with FaultServer(failing_first(fault)) as server, Client(server.config, clock=virtual_sleep.clock) as client:
         with pytest.raises(error):
             await client.create(JOBS, {}, "team")
     assert len(server.requests) == 1
@@ -427,10 +424,8 @@ NOT_PROCESSED = [
 
 
 @pytest.mark.parametrize("fault", NOT_PROCESSED, ids=["429 with Retry-After", "429", "503 with Retry-After"])
-async def test_write_that_was_not_processed_is_retried(
-    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
-) -> None:
-    async with FaultServer(failing_first(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
+async def test_write_that_was_not_processed_is_retried(fault: Any, virtual_sleep: VirtualSleep) -> None:
+    async with FaultServer(failing_first(fault)) as server, Client(server.config, clock=virtual_sleep.clock) as client:
         await client.create(JOBS, {}, "team")
     assert len(server.requests) == 2
 
@@ -438,26 +433,26 @@ async def test_write_that_was_not_processed_is_retried(
 # -- requests that may have been applied -----------------------------------------------------------------------
 
 
-async def test_refused_connection_was_never_sent(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+async def test_refused_connection_was_never_sent(virtual_sleep: VirtualSleep) -> None:
     async with FaultServer(echo) as server:
         config = server.config
-    async with connect(config, clock=virtual_sleep.clock) as client:
+    async with Client(config, clock=virtual_sleep.clock) as client:
         with pytest.raises(Unreachable) as caught:
             await client.create(JOBS, {}, "team")
     assert not caught.value.may_have_applied
 
 
-async def test_unknown_host_was_never_sent(connect: Connect, virtual_sleep: VirtualSleep) -> None:
-    async with connect(config_for("http://nowhere.invalid:1"), clock=virtual_sleep.clock) as client:
+async def test_unknown_host_was_never_sent(virtual_sleep: VirtualSleep) -> None:
+    async with Client(config_for("http://nowhere.invalid:1"), clock=virtual_sleep.clock) as client:
         with pytest.raises(Unreachable):
             await client.create(JOBS, {}, "team")
 
 
 @in_virtual_time
-async def test_list_fails_when_no_response_begins_in_time(connect: Connect) -> None:
+async def test_list_fails_when_no_response_begins_in_time() -> None:
     """The time of the list itself is 60 s, which a person who waits at a terminal does not know."""
     limits = {"retry_for_s": 0.0, "answer_within_s": 15.0}
-    async with FaultServer(failing_first(no_head)) as server, connect(server.config, **limits) as client:
+    async with FaultServer(failing_first(no_head)) as server, Client(server.config, **limits) as client:
         began = asyncio.get_running_loop().time()
         with pytest.raises(ReplyLost):
             await client.list(JOBS, "team")

@@ -32,7 +32,6 @@ from tests.timeouts import until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from tests.unit.conftest import Connect
 
 CERTIFICATE = issue()
 TOKEN = "sesame-open-the-door"
@@ -92,17 +91,17 @@ def job(name: str = "a", **spec: Any) -> dict[str, Any]:
 
 
 @in_virtual_time
-async def test_unknown_authority_is_not_trusted(connect: Connect) -> None:
-    async with cluster() as running, connect(running.config(authority=issue())) as client:
+async def test_unknown_authority_is_not_trusted() -> None:
+    async with cluster() as running, Client(running.config(authority=issue())) as client:
         with pytest.raises(TlsFailed):
             await client.list(JOBS, "default")
 
 
 @in_virtual_time
-async def test_verification_can_be_switched_off(connect: Connect) -> None:
+async def test_verification_can_be_switched_off() -> None:
     async with (
         cluster() as running,
-        connect(running.config(authority=None, disable_verify_ssl=True)) as client,
+        Client(running.config(authority=None, disable_verify_ssl=True)) as client,
     ):
         assert await client.list(JOBS, "default") == []
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, ServerClock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 from airflow_provider_gangjobs.cluster.http.log_reader import whole_lines
@@ -24,8 +25,6 @@ from tests.provider.virtual_control_plane import config_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from tests.unit.conftest import Connect
 
 
 # -- Delays of a back-off, time slices, and the split of a stream into lines -----------------------------------------
@@ -197,9 +196,9 @@ def test_response_without_a_date_changes_nothing(date: str | None) -> None:
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
 
 
-async def test_client_updates_the_clock_with_each_response(connect: Connect) -> None:
+async def test_client_updates_the_clock_with_each_response() -> None:
     registry = Registry(clock=VirtualClock(START), release="1.37")
-    async with serving(create_app(registry, token=None)) as address, connect(config_for(address.url)) as client:
+    async with serving(create_app(registry, token=None)) as address, Client(config_for(address.url)) as client:
         assert await client.list(JOBS, "default") == []
         assert abs(client.server_clock.now() - START) < timedelta(seconds=30)
         assert client.server_clock.ahead_s == pytest.approx((START - datetime.now(UTC)).total_seconds(), abs=30)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from tests.unit.connection_server import ConnectionServer
 from tests.unit.fault_server import kubeconfig
-
-if TYPE_CHECKING:
-    from tests.unit.conftest import Connect
-
 
 KUBECONFIG = {"apiVersion": "v1", "users": [{"name": "me", "user": {"token": "sesame-open-the-door"}}]}
 
@@ -168,7 +164,7 @@ def credentials_in(head: str) -> list[str]:
     return [line for line in head.split("\r\n") if line.startswith(("Authorization", "Impersonate"))]
 
 
-async def test_request_impersonates(connect: Connect) -> None:
-    async with ConnectionServer() as server, connect(impersonating(server.url)) as client:
+async def test_request_impersonates() -> None:
+    async with ConnectionServer() as server, Client(impersonating(server.url)) as client:
         await client.version()
     assert credentials_in(server.heads[0]) == HEADERS

@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.cluster.auth.credentials import (
     make_context,
 )
 from airflow_provider_gangjobs.cluster.auth.exec_plugin import redacted
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import (
@@ -48,8 +49,6 @@ from tests.unit.virtual_sleep import VirtualSleep
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.unit.conftest import Connect
 
 
 # -- Where credentials come from, and that no message contains them --------------------------------------------------
@@ -341,10 +340,10 @@ def accepting(token: str) -> Any:
     return handle
 
 
-async def test_refused_token_is_renewed_and_the_request_sent_again(connect: Connect, tmp_path: Path) -> None:
+async def test_refused_token_is_renewed_and_the_request_sent_again(tmp_path: Path) -> None:
     async with FaultServer(accepting(RENEWED)) as server:
         path = write_kubeconfig(tmp_path / "config", kubeconfig(server.url))
-        async with connect(config_of(kube_config_path=path)) as client:
+        async with Client(config_of(kube_config_path=path)) as client:
             await client._credentials.current()
             write_kubeconfig(tmp_path / "config", kubeconfig(server.url, user={"token": RENEWED}))
             await client.version()
@@ -461,35 +460,33 @@ def test_authorities_without_key_identifier_are_accepted() -> None:
     assert not make_context(TlsConfig(ca=SERVER.certificate)).verify_flags & ssl.VERIFY_X509_STRICT
 
 
-async def test_server_is_verified_by_its_authority(connect: Connect) -> None:
+async def test_server_is_verified_by_its_authority() -> None:
     async with (
         FaultServer(empty, tls=SERVER.server_context()) as server,
-        connect(connection_to(server.url)) as client,
+        Client(connection_to(server.url)) as client,
     ):
         assert await client.version() == {}
 
 
-async def test_server_of_another_name_is_not_trusted(connect: Connect) -> None:
+async def test_server_of_another_name_is_not_trusted() -> None:
     async with (
         FaultServer(empty, tls=ELSEWHERE.server_context()) as server,
-        connect(connection_to(server.url, authority=ELSEWHERE.certificate)) as client,
+        Client(connection_to(server.url, authority=ELSEWHERE.certificate)) as client,
     ):
         with pytest.raises(TlsFailed):
             await client.version()
 
 
-async def test_server_name_of_the_kubeconfig_is_the_one_expected(connect: Connect) -> None:
+async def test_server_name_of_the_kubeconfig_is_the_one_expected() -> None:
     config = {"authority": ELSEWHERE.certificate, "cluster": {"tls-server-name": "api.example.org"}}
     async with (
         FaultServer(empty, tls=ELSEWHERE.server_context()) as server,
-        connect(connection_to(server.url, **config)) as client,
+        Client(connection_to(server.url, **config)) as client,
     ):
         assert await client.version() == {}
 
 
-async def test_client_certificate_is_shown_and_leaves_no_file(
-    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_certificate_is_shown_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     certificate, key = client_certificate()
     context = SERVER.server_context()
@@ -497,9 +494,9 @@ async def test_client_certificate_is_shown_and_leaves_no_file(
     context.load_verify_locations(cadata=certificate.decode())
     user = {"client-certificate-data": encoded(certificate), "client-key-data": encoded(key)}
     async with FaultServer(empty, tls=context) as server:
-        async with connect(connection_to(server.url, user=user)) as client:
+        async with Client(connection_to(server.url, user=user)) as client:
             assert await client.version() == {}
-        async with connect(connection_to(server.url), retry_for_s=0) as client:
+        async with Client(connection_to(server.url), retry_for_s=0) as client:
             with pytest.raises((TlsFailed, ReplyLost)):
                 await client.version()
     assert list(tmp_path.iterdir()) == []  # noqa: ASYNC240 - nothing runs on the loop any more

@@ -1,8 +1,7 @@
 """What a client needs of HTTP: one request with credentials, its response, the errors of both, and the retries.
 
-`Transport` has the rules that hold for every HTTP library: an error says what the caller has to know, either that the
-request was never sent (`Unreachable`), or that the server may have applied it (`ReplyLost`); log lines and errors
-contain only the method, path, status, and reason. A subclass sends one request over its library.
+An error says what the caller has to know, either that the request was never sent (`Unreachable`), or that the server
+may have applied it (`ReplyLost`). Log lines and errors contain only the method, path, status, and reason.
 
 `Transport` repeats a request once, after a 401 and with new credentials. `Retries` repeats a read after every transient
 failure, and a write only if the server says that it did not process it (429, or 503 with a Retry-After). After any
@@ -18,38 +17,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import socket
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
-from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.cluster.clock import Backoff, ServerClock
 from airflow_provider_gangjobs.cluster.errors import (
     ApiError,
     ClusterError,
-    TransportError,
+    ReplyLost,
     UnexpectedReply,
     error_from_reply,
     is_webhook_unavailable,
 )
+from airflow_provider_gangjobs.cluster.http.connections import BROKEN, Connections, Request, describe_exception
 from airflow_provider_gangjobs.cluster.http.log_reader import LastBytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
     from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.cluster.http.connections import Response
 
 
 PatchType = Literal["merge", "strategic-merge", "json"]
@@ -57,7 +53,6 @@ PropagationPolicy = Literal["Background", "Foreground", "Orphan"]
 """How the garbage collector treats the dependents of a deleted object."""
 
 
-JSON: Final = "application/json"
 AGGREGATED_DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 """Accept header of the request for all groups, versions and resources."""
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -116,44 +111,6 @@ class ClientStatistics(Struct, frozen=True):
     """How often the client has loaded its credentials again."""
 
 
-USER_AGENT = f"airflow-provider-gangjobs/{__version__}"
-"""The API server records the part before the slash as the field manager of written objects."""
-
-Query = Mapping[str, str | int | float | bool | None]
-Headers = list[tuple[str, str]]
-"""A name may occur several times."""
-
-
-class Request(Struct, frozen=True):
-    """One HTTP request. `str(request)` is safe to log."""
-
-    method: str
-    path: str
-    query: Query | None = None
-    body: bytes | None = None
-    content_type: str = JSON
-    accept: str = JSON
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.path}"
-
-    @property
-    def target(self) -> str:
-        """The path with its query, encoded for a URL."""
-        present = {k: _query_value(v) for k, v in (self.query or {}).items() if v is not None}
-        return f"{self.path}?{urlencode(present)}" if present else self.path
-
-    def headers(self, access: Access) -> Headers:
-        """Return the headers, which contain the credentials of `access`."""
-        content = [] if self.body is None else [("Content-Type", self.content_type)]
-        return [("Accept", self.accept), ("User-Agent", USER_AGENT), *content, *access.headers]
-
-
-def _query_value(value: str | float | bool) -> str:
-    # The API server parses booleans as Go does and accepts "True", but other servers of the same API may not.
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -207,56 +164,28 @@ def _decode(request: str, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
-CLOSE_TIMEOUT_S = 1.0
-READ_BUFFER_BYTES = 2**18
 ERROR_BYTES_MAX = 2**18
 BODY_BYTES_MAX = 2**30
 """More than a page of 500 objects of the largest size that etcd stores (1.5 MiB)."""
 
-KEEPALIVE_OPTIONS: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-        if hasattr(socket, name)
-    ),
-)
-"""Socket options by which an idle watch notices within 90 s that its peer has vanished without closing the
-connection."""
 
+class Transport:
+    """Sends requests to one API server. Connects at the first request, and belongs to one event loop.
 
-class Response(Protocol):
-    """A response whose head has arrived."""
-
-    @property
-    def status(self) -> int: ...
-
-    def header(self, name: str) -> str | None: ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the decoded body. Fails when the request has taken longer than its `timeout_s`."""
-
-    def stream(self, idle_timeout_s: float) -> AsyncIterator[bytes]:
-        """Yield the decoded body as it arrives. Raises TimeoutError when nothing arrives for `idle_timeout_s`."""
-
-    async def aclose(self) -> None:
-        """Give the connection back if the body was read to its end, and close the connection otherwise."""
-
-
-class Transport(ABC):
-    """Sends requests to one API server. Connects at the first request, and belongs to one event loop."""
+    :param requests_max: How many requests are in flight at most, except for streams.
+    """
 
     def __init__(
         self,
         credentials: Credentials,
         *,
+        requests_max: int,
         tcp_keepalive: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._credentials = credentials
-        self._tcp_keepalive = tcp_keepalive
+        self._connections = Connections(requests_max=requests_max, tcp_keepalive=tcp_keepalive)
         self._monotonic = monotonic
         self.answer_within_s: float | None = None
         """When a request fails whose response has not begun; `None` for its own time limit."""
@@ -264,20 +193,9 @@ class Transport(ABC):
         self.server_software = ""
         """The header `Server` of the last response."""
 
-    @abstractmethod
     async def aclose(self) -> None:
         """Close all connections and wait until their sockets are closed, so that the loop may end. Safe to repeat."""
-
-    @abstractmethod
-    async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> Response:
-        """Send a request with the credentials of `access` and return the response with any status, its body unread.
-
-        :param timeout_s: The limit of the whole exchange, including the body. `None` for a stream.
-        """
-
-    @abstractmethod
-    def _classify(self, exc: BaseException) -> type[TransportError] | None:
-        """Return the error that an exception of the library stands for, or `None` if it is none of the network."""
+        await self._connections.aclose()
 
     async def send(
         self, request: Request, *, timeout_s: float = REQUEST_TIMEOUT_S, bytes_max: int = BODY_BYTES_MAX
@@ -328,7 +246,7 @@ class Transport(ABC):
     async def _successful(
         self, request: Request, *, timeout_s: float | None = None, open_timeout_s: float | None = None
     ) -> AsyncIterator[Response]:
-        """Send a request and yield the successful response, its body unread. Translates the errors of the library."""
+        """Send a request and yield the successful response, its body unread. Translates errors of the network."""
         try:
             async with asyncio.timeout(open_timeout_s):
                 response = await self._send_authenticated(request, timeout_s)
@@ -341,11 +259,8 @@ class Transport(ABC):
                 yield response
             finally:
                 await response.aclose()
-        except Exception as exc:
-            error = self._classify(exc)
-            if error is None:
-                raise
-            raise error(str(request), describe_exception(exc)) from exc
+        except BROKEN as exc:
+            raise ReplyLost(str(request), describe_exception(exc)) from exc
 
     async def _send_authenticated(self, request: Request, timeout_s: float | None) -> Response:
         """Return the response with any status. A 401 is retried once if there are new credentials.
@@ -368,15 +283,10 @@ class Transport(ABC):
 
     async def _send_timed(self, request: Request, access: Access, timeout_s: float | None) -> Response:
         sent_at = self._monotonic()
-        response = await self._send_once(request, access, timeout_s)
+        response = await self._connections.send(request, access, timeout_s)
         self.server_clock.observe(response.header("Date"), sent_at=sent_at)
         self.server_software = response.header("Server") or ""
         return response
-
-
-def describe_exception(exc: BaseException) -> str:
-    """Return the class and the text of an exception, as the evidence of an error."""
-    return f"{type(exc).__name__}: {exc}".rstrip(": ")
 
 
 async def _error_from_response(request: Request, response: Response) -> ApiError:
