@@ -15,6 +15,7 @@ ENDED_IN_TRIGGERER: Final = "gang_ended_in_triggerer"
 WITHOUT_WORKER: Final = "gang_without_worker"
 PEER: Final = "kubernetes_job_operator"
 EMPTY: Final = "empty"
+DEFERRED: Final = "deferred"
 """DAG ids of the variants."""
 WARM_UP: Final = "warm_up"
 WARM_UP_GANGS: Final = 2
