@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook, Connection
 from asgiref.sync import sync_to_async
+from msgspec import Struct
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowNotFoundException
 
@@ -72,7 +73,7 @@ def is_missing(conn_id: str) -> bool:
     return isinstance(answer, ErrorResponse) and answer.error.name == "CONNECTION_NOT_FOUND"
 
 
-class _Read(NamedTuple):
+class _Read(Struct, frozen=True):
     extras: asyncio.Task[dict[str, Any] | None]
     began_at: float
     """The time of the event loop, in seconds."""

@@ -13,13 +13,12 @@ loses hours of work, and the next try adopts the gang.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from msgspec import Struct, convert, to_builtins
-from msgspec.structs import asdict as struct_fields
+from msgspec import NODEFAULT, Struct, convert, to_builtins
+from msgspec.structs import asdict, replace
 
 from airflow_provider_gangjobs.airflow_api.task_end import reasons_for_worker, system_facts
 from airflow_provider_gangjobs.gang.identity import GangRef
@@ -32,7 +31,6 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     streamed_ranks,
 )
-from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import DeadlineExceeded
     from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.restarts import TimeUse
+    from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
     from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
     from airflow_provider_gangjobs.parameters.task_parameters import TaskParameters
 
@@ -155,8 +154,7 @@ def trigger_end(
     ).to_json()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TriggerArgs(StoredArgs):
+class TriggerArgs(StoredArgs, Struct, frozen=True, kw_only=True):
     """Arguments of the triggers of this provider that wait for one gang.
 
     The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
@@ -233,14 +231,14 @@ class TriggerArgs(StoredArgs):
     @property
     def deadlines(self) -> Deadlines:
         """The limits of the gang's phases."""
+        from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
+
         return Deadlines.of(self.time_limits or {})
 
     def to_kwargs(self) -> dict[str, Any]:
         """Return the arguments as JSON values, without the ones that equal their default."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(type(self), name, _NO_DEFAULT)}
-
-
-_NO_DEFAULT = object()
+        defaults = dict(zip(reversed(self.__struct_fields__), reversed(self.__struct_defaults__), strict=False))
+        return {name: value for name, value in asdict(self).items() if value != defaults.get(name, NODEFAULT)}
 
 
 def trigger_args(
@@ -263,7 +261,7 @@ def trigger_args(
     return TriggerArgs(
         kubernetes_conn_id=task.kubernetes_conn_id,
         must_exist=gangs.must_exist,
-        **struct_fields(ref),
+        **asdict(ref),
         attempt=attempt,
         disruptions=disruptions,
         claim=gangs.claim,
@@ -279,6 +277,13 @@ def trigger_args(
         task=gangs.key.to_mapping() if task.callbacks else None,
         earlier_use=None if earlier_use is None else to_builtins(earlier_use),
     )
+
+
+def limit_of_previous(limits: Mapping[str, float]) -> tuple[str, float | None]:
+    """Return the parameter that limits the wait for the pods of an earlier attempt, and its seconds; `None` means no
+    limit."""
+    name = "assemble_timeout"
+    return name, limits.get(name)
 
 
 BACKSTOP_S: Final = 120.0

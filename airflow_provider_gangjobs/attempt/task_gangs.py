@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.airflow_api.configuration import has_task_labels, installation_id
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
@@ -80,11 +81,10 @@ CANCEL_TIMEOUT_S: Final = 0.5
 """Airflow kills the worker's process five seconds after it asked the worker to stop. Both together leave one second."""
 
 
-@dataclass(kw_only=True)
-class TaskGangs:
+class TaskGangs(Struct, kw_only=True, eq=False):
     """The gangs of one try of one task, and the cluster that they are in."""
 
-    config: ClusterConfig = field(repr=False)
+    config: ClusterConfig
     must_exist: bool
     """Whether Airflow has the connection, so that the trigger must find it, too."""
     key: TaskKey
@@ -93,12 +93,10 @@ class TaskGangs:
     """The namespace of the gangs. By default the connection's namespace."""
     max_tries: int
     """`max_tries` of the task instance, which Airflow changes only when a user clears the task."""
-    log: Logger = field(repr=False)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    log: Logger
+    labels: Mapping[str, str] = {}
     """The labels of the task for a gang that this try submits."""
-    connect: Callable[[ClusterConfig], AbstractAsyncContextManager[GangService]] = field(
-        default=GangService.connect, repr=False
-    )
+    connect: Callable[[ClusterConfig], AbstractAsyncContextManager[GangService]] = GangService.connect
     kill_timeout_s: float = KILL_TIMEOUT_S
     """How long `kill` may take to delete the gangs, in seconds."""
     wait_for_previous_s: float = WORKER_WAIT_S
@@ -107,9 +105,9 @@ class TaskGangs:
     """How many seconds the API server's clock is ahead of the local clock, as the last call has shown."""
     server_software: str = ""
     """The software that the API server names in its responses."""
-    _is_killed: bool = field(default=False, init=False, repr=False)
-    _session: GangSession | None = field(default=None, init=False, repr=False)
-    _client: Client | None = field(default=None, init=False, repr=False)
+    _is_killed: bool = False
+    _session: GangSession | None = None
+    _client: Client | None = None
     """The client that was opened last."""
 
     @classmethod

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from msgspec.structs import asdict
-from msgspec.structs import replace as replace_struct
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowTaskTimeout
 from airflow_provider_gangjobs.airflow_api.task_context import task_env
@@ -32,6 +31,7 @@ from airflow_provider_gangjobs.attempt.deferral import (
     RecoveryAction,
     execution_timeout_error,
     has_retries_left,
+    limit_of_previous,
     recovery_action,
     trigger_args,
     trigger_end,
@@ -41,7 +41,6 @@ from airflow_provider_gangjobs.attempt.deferral import (
 from airflow_provider_gangjobs.attempt.messages import log_submission, xcom_fault_logged
 from airflow_provider_gangjobs.exceptions import GangJobError, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.spec import OnKill, WaitUntil
-from airflow_provider_gangjobs.gang.state.gang_state import limit_of_previous
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT
 from airflow_provider_gangjobs.parameters.checks import require_importable
 from airflow_provider_gangjobs.parameters.task_parameters import TaskStorages
@@ -79,8 +78,7 @@ class Operator(Protocol):
         """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
 
 
-@dataclass
-class TaskTry:
+class TaskTry(Struct, eq=False):
     """One part of one try. The caller opens `session`, and then calls one method that returns the value of the task."""
 
     operator: Operator
@@ -91,11 +89,11 @@ class TaskTry:
     guard: StartGuard
     began_at: float
     """When this part of the try began, by `time.monotonic`."""
-    earlier_use: TimeUse | None = field(default=None, init=False)
+    earlier_use: TimeUse | None = None
     """What the time of the attempts of this try was used for that were lost."""
-    deliver: Callable[[Any], None] = field(default_factory=lambda: lambda ti: None, init=False)
+    deliver: Callable[[Any], None] = lambda ti: None
     """What is left to do after the success of the task, by its task instance; nothing before the gang has succeeded."""
-    _secrets: dict[GangRef, bool | None] = field(default_factory=dict, init=False)
+    _secrets: dict[GangRef, bool | None] = {}
     """`TriggerArgs.secrets` of the gangs of this try."""
 
     @property
@@ -202,9 +200,7 @@ class TaskTry:
 
         # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try. The logs
         # are therefore copied from their beginning, and not from the place where the stream ended.
-        failed = self._read_completion(
-            replace_struct(event, streamed={}, whole_logs=()) if self.task.deferrable else event
-        )
+        failed = self._read_completion(replace(event, streamed={}, whole_logs=()) if self.task.deferrable else event)
         failed.log_failure()
         self.earlier_use = event.time_use
         submission = self._submit(NextAttemptRule.after(event, max_disruptions=self.task.max_disruptions))

@@ -111,7 +111,7 @@ def _config(options: argparse.Namespace) -> ClusterConfig:
         CommandError: the options contradict each other, or the connection does not exist.
         ClusterError: the connection or the kubeconfig cannot be used.
     """
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 

@@ -13,11 +13,11 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.kube.links import LinkTemplate, parse_links
@@ -29,8 +29,7 @@ _KEY_SALT = secrets.token_bytes(16)
 """A key is a hash over secrets. The random salt of this process prevents guessing passwords from a key."""
 
 
-@dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(Struct, frozen=True, dict=True):
     """How to reach a cluster. Configs with equal `key` have the same cluster and credentials and can share a client.
 
     At most one of `in_cluster`, `kube_config_path`, and `kube_config` is set. Without any of them, the default
@@ -41,7 +40,7 @@ class ClusterConfig:
     in_cluster: bool = False
     """Use the service account of the pod."""
     kube_config_path: str | None = None
-    kube_config: Mapping[str, Any] | None = field(default=None, repr=False)
+    kube_config: Mapping[str, Any] | None = None
     context: str | None = None
     namespace: str | None = None
     verify_ssl: bool = True
@@ -54,6 +53,9 @@ class ClusterConfig:
     """The WorkloadPriorityClass of gangs in a queue that name none, as an extra of the provider's own."""
     links: tuple[LinkTemplate, ...] = ()
     """Links of gangs and ranks to other systems, as an extra of the provider's own."""
+
+    def __repr__(self) -> str:
+        return f"ClusterConfig(conn_id={self.conn_id!r}, namespace={self.namespace!r})"
 
     @classmethod
     def from_extras(cls, conn_id: str, extras: Mapping[str, Any]) -> ClusterConfig:

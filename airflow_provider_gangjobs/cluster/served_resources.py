@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, NotFound, ReplyLost
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
@@ -65,8 +67,7 @@ async def review(client: Client, verb: str, group: str, plural: str, namespace: 
     return bool((stored.get("status") or {}).get("allowed"))
 
 
-@dataclass(frozen=True)
-class _ApiGroups:
+class _ApiGroups(Struct, frozen=True):
     """One response of aggregated discovery."""
 
     groups: Mapping[str, ApiGroupView]
@@ -124,8 +125,7 @@ VersionResources = Mapping[str, Collection[str]]
 """Verbs by plural of the resources that one version of a group serves."""
 
 
-@dataclass(frozen=True)
-class DiscoveredResources:
+class DiscoveredResources(Struct, frozen=True):
     """The known capabilities of a cluster. `unknown` is empty if all requests succeeded."""
 
     release: str | None
@@ -133,9 +133,9 @@ class DiscoveredResources:
     git_version: str | None
     resources: Mapping[str, VersionResources]
     """The resources of each version of scheduling.k8s.io, in the server's order of preference."""
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = {}
     """Why it is unknown, by its subject: "version", "scheduling.k8s.io", or a version such as "v1beta1"."""
-    groups: Mapping[str, ServedGroup] = field(default_factory=dict)
+    groups: Mapping[str, ServedGroup] = {}
     """The API groups of other schedulers, as far as a gang needed them."""
     gang_scheduler: str | None = None
     """The gang scheduler of gangs that name none, from the connection."""
@@ -145,7 +145,7 @@ class DiscoveredResources:
     """The WorkloadPriorityClass of gangs in a queue that name none, from the connection."""
     proven_versions: tuple[str, ...] = ()
     """Versions of scheduling.k8s.io that the provider does not know, and for which dry runs keep link and group."""
-    refused_versions: Mapping[str, str] = field(default_factory=dict)
+    refused_versions: Mapping[str, str] = {}
     """Why such a version cannot be used."""
 
     @property

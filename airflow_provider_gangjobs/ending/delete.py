@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -110,8 +109,7 @@ def _propagation_of(job: StoredGang) -> PropagationPolicy:
     return "Background" if job.is_ended or job.never_ran else "Foreground"
 
 
-@dataclass
-class _GangDeletion:
+class _GangDeletion(Struct, eq=False):
     """Judges a gang by all its Jobs, and makes sure that a gang that was judged as live cannot succeed any more.
 
     The precondition of a deletion concerns one Job. If the main Job has ended or has no pods, the gang succeeds when
@@ -125,11 +123,11 @@ class _GangDeletion:
     only_if: Callable[[StoredGang], bool]
     foreground: bool
     deleted_by: str
-    gang: StoredGang | None = field(default=None, init=False)
+    gang: StoredGang | None = None
     """The gang as it was last judged."""
-    may_be_deleted: bool = field(default=False, init=False)
+    may_be_deleted: bool = False
     """Whether the answer to a DELETE was lost."""
-    _cannot_succeed: bool = field(default=False, init=False)
+    _cannot_succeed: bool = False
 
     def gone(self) -> Deletion:
         """Return the result if the Job does not exist any more."""

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
@@ -131,8 +132,7 @@ async def _is_there(client: Client, pod: PodView) -> bool:
     return bool(there["metadata"]["uid"] == pod.metadata.uid)
 
 
-@dataclass
-class ReleaseReport:
+class ReleaseReport(Struct):
     """Result of a release."""
 
     pods: int = 0
@@ -140,7 +140,7 @@ class ReleaseReport:
     released: int = 0
     failed: int = 0
     """Number of pods that may still be held."""
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = []
     """`namespace/name: error` of the first `FAILURES_SHOWN_MAX` failures."""
 
     def count(self, pod: PodView, error: ClusterError | None) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -459,7 +459,7 @@ class ClusterUse:
 # -- never -------------------------------------------------------------------------------------------------------------
 
 
-class _Never(NamedTuple):
+class _Never(Struct, frozen=True):
     text: str
     cause: str = "NeverFits"
 

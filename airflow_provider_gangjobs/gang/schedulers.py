@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -61,8 +60,7 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 """The `schedulerName` that the API server sets on pods that have none."""
 
 
-@dataclass(frozen=True)
-class SchedulingGroup:
+class SchedulingGroup(Struct, frozen=True):
     """The pods that the scheduler places together. Workload and PodGroup have the name of the Job."""
 
     name: str
@@ -71,7 +69,7 @@ class SchedulingGroup:
     """Number of pods that the scheduler places together or not at all."""
     priority_class: str | None = None
     """Priority class of the pods. Since 1.37 all pods of a group must have the priority of the group (KEP-5710)."""
-    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = {}
     """Annotations of the pods. Some schedulers read settings from them, such as the name of a queue."""
     topology: str | None = None
     """Label of nodes. All pods of the group get nodes with the same value of it."""
@@ -88,8 +86,7 @@ class Guarantee(Struct, frozen=True):
     """What to do; empty for the usual advice."""
 
 
-@dataclass(frozen=True)
-class GangScheduler:
+class GangScheduler(Struct, frozen=True):
     """One way to place the pods of a gang. By default, the provider creates no objects beside the Job."""
 
     name: str = ""
@@ -118,8 +115,7 @@ class GangScheduler:
         return None
 
 
-@dataclass(frozen=True)
-class SeparateScheduler(GangScheduler):
+class SeparateScheduler(GangScheduler, frozen=True):
     """A gang scheduler that runs beside the default scheduler, and places the pods that name it."""
 
     scheduler_names: tuple[str, ...] = ()
@@ -232,8 +228,7 @@ def _priority(group: SchedulingGroup) -> Object:
     return {"priorityClassName": group.priority_class} if group.priority_class else {}
 
 
-@dataclass(frozen=True)
-class Dialect(GangScheduler):
+class Dialect(GangScheduler, frozen=True):
     """One version of the Workload API of Kubernetes. The version is also the name, unless a class has another one."""
 
     @property
@@ -260,8 +255,7 @@ class Dialect(GangScheduler):
         return {"all": {}}
 
 
-@dataclass(frozen=True)
-class PodGroupDialect(Dialect):
+class PodGroupDialect(Dialect, frozen=True):
     """The pods refer to the PodGroup by `spec.schedulingGroup`."""
 
     link_path: str = "spec.template.spec.schedulingGroup"
@@ -298,8 +292,7 @@ class PodGroupDialect(Dialect):
         return {"workloadRef": {"workloadName": group.name, "templateName": TEMPLATE_NAME}}
 
 
-@dataclass(frozen=True)
-class _V1Alpha2Dialect(PodGroupDialect):
+class _V1Alpha2Dialect(PodGroupDialect, frozen=True):
     """The PodGroup of 1.36 refers to its template by `spec.podGroupTemplateRef.workload`."""
 
     name: str = "v1alpha2"
@@ -313,8 +306,7 @@ class _V1Alpha2Dialect(PodGroupDialect):
         return {"podGroupTemplateRef": {"workload": reference}}
 
 
-@dataclass(frozen=True)
-class JobSchedulingDialect(Dialect):
+class JobSchedulingDialect(Dialect, frozen=True):
     """The Job itself has the scheduling policy, and the Job controller creates the objects."""
 
     name: str = JOB_SCHEDULING
@@ -380,8 +372,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 """The lowest level of a Topology in which Kueue chooses nodes, and not only groups of nodes."""
 
 
-@dataclass(frozen=True)
-class KueueTopology(GangScheduler):
+class KueueTopology(GangScheduler, frozen=True):
     """Kueue places the pods by the flavors of the queue. The Job needs no link and no further objects."""
 
     name: str = KUEUE
@@ -449,8 +440,7 @@ DEFAULT_QUEUE: Final = "default"
 """The queue that Volcano creates when it starts."""
 
 
-@dataclass(frozen=True)
-class Volcano(SeparateScheduler):
+class Volcano(SeparateScheduler, frozen=True):
     """Volcano's scheduler places the pods of a PodGroup."""
 
     name: str = "volcano"
@@ -487,8 +477,7 @@ LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 """Name of the PodGroup. On the pods."""
 
 
-@dataclass(frozen=True)
-class Coscheduling(SeparateScheduler):
+class Coscheduling(SeparateScheduler, frozen=True):
     """A scheduler with the plugin Coscheduling places the pods of a PodGroup.
 
     When one pod of a group finds no node, the plugin rejects all of them. A pod that is tried again before that is
@@ -527,8 +516,7 @@ _POD_FIELDS: Final = ("nodeSelector", "tolerations", "affinity", "topologySpread
 """Fields of the pods that decide about their nodes. The placeholders have the same fields."""
 
 
-@dataclass(frozen=True)
-class YuniKorn(SeparateScheduler):
+class YuniKorn(SeparateScheduler, frozen=True):
     """YuniKorn places the pods of a task group.
 
     No message about a pod refers to other pods. Without YuniKorn, the pods wait and none is placed. No request shows

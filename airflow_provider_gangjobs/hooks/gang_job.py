@@ -205,7 +205,7 @@ class GangJobHook(BaseHook):
             )
         config = ClusterConfig.from_extras(self.kubernetes_conn_id, extras or {})
         try:
-            return dataclasses.replace(config, links=(*configured_links(), *config.links))
+            return msgspec.structs.replace(config, links=(*configured_links(), *config.links))
         except ValueError as error:
             problem, remedy = f"[gangjobs] links {error}", "Correct it in the configuration of Airflow."
             raise InvalidConnection(self.kubernetes_conn_id, problem, remedy) from None

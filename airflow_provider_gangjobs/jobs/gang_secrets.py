@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
@@ -58,8 +57,7 @@ def hide(text: str) -> str:
     return HIDDEN if text else text
 
 
-@dataclass(frozen=True)
-class SecretMask:
+class SecretMask(Struct, frozen=True, dict=True):
     """Replaces the secrets of one gang by `***`."""
 
     secrets: Sequence[str] | None = ()

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow.sdk import get_parsing_context
+from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.task_end import end_problems
@@ -65,8 +65,7 @@ _OF_SPEC: Final = {
 _LOG_PARAMETERS: Final = ("log_limit", "log_containers", "stream_logs", "workers")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskParameters:
+class TaskParameters(Struct, frozen=True, kw_only=True):
     """What a task does with its gang, as its rendered parameters say (`declaration`)."""
 
     kubernetes_conn_id: str
@@ -95,7 +94,7 @@ class TaskParameters:
     @classmethod
     def of(cls, operator: GangParameters) -> Self:
         """Return the parameters that the operator has as attributes."""
-        return cls(**{field.name: getattr(operator, field.name) for field in fields(cls)})
+        return cls(**{name: getattr(operator, name) for name in cls.__struct_fields__})
 
     @property
     def ends_with_gang(self) -> bool:
@@ -377,8 +376,7 @@ PROBE: Final = "write-test"
 REMEDY: Final = "Check the URL, its connection and its permissions, and that the worker has the provider of the storage"
 
 
-@dataclass(frozen=True)
-class TaskStorages:
+class TaskStorages(Struct, frozen=True):
     """The storages of one task run, by the rendered parameters `result_storage` and `checkpoints`."""
 
     result_url: str | None

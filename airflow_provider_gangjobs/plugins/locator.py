@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from dataclasses import replace as replace_row
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +34,7 @@ FINISHED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstre
 """Task states that change only if a user clears or marks the task."""
 REFUSAL_CHARACTERS_MAX: Final = 4000
 _UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
-_TRIGGER_FIELDS: Final = frozenset(each.name for each in fields(TriggerArgs))
+_TRIGGER_FIELDS: Final = frozenset(TriggerArgs.__struct_fields__)
 
 
 @dataclass(frozen=True)

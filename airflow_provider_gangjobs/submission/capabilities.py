@@ -13,8 +13,10 @@ whether the version keeps the link of the pods and the policy of the group.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import EXPIRY_S, UNKNOWN_EXPIRY_S, Answer, cached_read
@@ -72,8 +74,7 @@ def probe_job(namespace: str) -> dict[str, Any]:
 API_SERVER: Final = "kube-apiserver"
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """A feature gate in one component of the control plane."""
 
     name: str
@@ -83,14 +84,13 @@ class Gate:
     evidence: str
 
 
-@dataclass(frozen=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """What is known about a cluster, with the evidence."""
 
     discovered: DiscoveredResources
     dialects: tuple[str, ...]
     """The dialects in which gangs can be submitted to this cluster, in order of preference."""
-    fields: Mapping[str, bool | None] = field(default_factory=dict)
+    fields: Mapping[str, bool | None] = {}
     """For each path of a Job's field, whether a dry run keeps the field. None if this is unknown."""
     gates: tuple[Gate, ...] = ()
 

@@ -10,7 +10,7 @@ unknown, and nothing is refused because of it.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -338,10 +338,10 @@ def _with_queue(found: _Found, queue: Guarantee) -> _Found:
         return found
     reason = "; ".join(filter(None, (found.unserved, queue.reason)))
     advice = queue.advice or (_ADVICE_QUEUE if queue.kept is None else found.advice)
-    return found._replace(unserved=reason, advice=advice)
+    return replace(found, unserved=reason, advice=advice)
 
 
-class _Found(NamedTuple):
+class _Found(Struct, frozen=True):
     """The gang scheduler that can place a gang in this cluster, or why there is none."""
 
     scheduler: GangScheduler | None

@@ -23,7 +23,6 @@ ends a gang of other parameters. `max_tries` of the task instance shows the clea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
@@ -193,8 +192,7 @@ def _problem_with_id(submission_id: str) -> Problem | None:
     return None
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """The one live gang of a task."""
 
     ref: GangRef
@@ -226,8 +224,7 @@ class Submission:
     """Whether the Job says where the gang has secrets (`jobs.gang_secrets`)."""
 
 
-@dataclass(frozen=True)
-class SubmissionPage:
+class SubmissionPage(Struct, frozen=True):
     """One page of a list of submissions."""
 
     gangs: tuple[GangView, ...]

@@ -12,10 +12,10 @@ API server are retried and not raised.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import RESOLUTION_S

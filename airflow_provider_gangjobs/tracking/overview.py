@@ -379,4 +379,4 @@ def _counts(gang: StoredGang, waiting: Sequence[PodView]) -> Counts:
     counts = counts_of_job(gang)
     created = min(gang.ranks, gang.status.active + gang.ended_ranks)
     without_node = sum(not pod.spec.node_name for pod in waiting)
-    return replace(counts, created=created, placed=max(counts.started, created - without_node))
+    return msgspec.structs.replace(counts, created=created, placed=max(counts.started, created - without_node))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.attempt.task_gangs import CONFIRMED_FOR_S, StartGuard
 from airflow_provider_gangjobs.exceptions import SubmissionFailed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, fields
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG
+from msgspec.structs import asdict
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from airflow_provider_gangjobs.airflow_api.task_state import is_running_try
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from tests.guarantees.processes import Process
 
 
-@dataclass(kw_only=True)
-class _ProcessGangs(TaskGangs):
+class _ProcessGangs(TaskGangs, kw_only=True):
     """The gangs of a try, whose requests run on the running event loop, in the process of the worker."""
 
     process: Process
@@ -79,9 +78,8 @@ class ProcessOperator(GangJobOperator):
 
     def _open_gangs(self, context: Any, **options: Any) -> TaskGangs:
         found = super()._open_gangs(context, **options)
-        known = {one.name: getattr(found, one.name) for one in fields(TaskGangs) if one.init}
         self.report_key(found.key)
-        return _ProcessGangs(**known, process=self.process)
+        return _ProcessGangs(**asdict(found), process=self.process)
 
 
 class ProcessHook(GangJobHook):
@@ -103,15 +101,14 @@ class ProcessHook(GangJobHook):
         return await follow(self.process.config, ref, FollowOptions(report=report, **options))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessTriggerArgs(TriggerArgs):
+class ProcessTriggerArgs(TriggerArgs, frozen=True, kw_only=True):
     """The arguments of a trigger, with a hook in the process of the triggerer."""
 
     process: Process
 
     @classmethod
     def of(cls, args: TriggerArgs, process: Process) -> ProcessTriggerArgs:
-        return cls(**{one.name: getattr(args, one.name) for one in fields(TriggerArgs)}, process=process)
+        return cls(**asdict(args), process=process)
 
     @property
     def hook(self) -> GangJobHook:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock

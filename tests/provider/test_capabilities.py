@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as replace_config
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -146,7 +145,7 @@ class NewProcess(InterceptedClient):
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self.config = replace_config(self.config, tcp_keepalive=False)  # another connection shares no cached read
+        self.config = replace(self.config, tcp_keepalive=False)  # another connection shares no cached read
 
 
 class ManagedJobs(NewProcess):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cli.gangs import _sentence
 from airflow_provider_gangjobs.cluster.client import Client

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from msgspec.structs import replace as replace_struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.ending.delete import end_live_gangs
 from airflow_provider_gangjobs.ending.submissions import CleanupReport, clean_up_half_submitted
@@ -122,7 +121,7 @@ async def test_half_submitted_gang_of_other_parameters_is_replaced(cluster):
     cluster.run_controllers_during_sleep()
     await die(cluster, LEADER_AND_WORKERS, Crash(4, applied=True), "ti-1")
     roles = {**LEADER_AND_WORKERS.roles, "leader": {"image": "lead:2", "resources": {"cpu": "1"}}}
-    submission = await cluster.submit(replace_struct(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
+    submission = await cluster.submit(replace(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
     cluster.check_one_live_gang(submission)
 
 
@@ -131,7 +130,7 @@ async def test_other_parameters_of_a_role_are_a_conflict(cluster):
     cluster.bench.run(30)
     roles = {**LEADER_AND_WORKERS.roles, "leader": {"image": "lead:2"}}
     with pytest.raises(SubmissionConflict, match="roles"):
-        await cluster.submit(replace_struct(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
+        await cluster.submit(replace(LEADER_AND_WORKERS, roles=roles), claim="ti-2")
 
 
 @pytest.mark.parametrize("at", ["create podgroups", "patch jobs"])
@@ -155,7 +154,7 @@ async def test_roles_in_a_queue_are_refused_where_there_is_no_kueue(cluster):
     with pytest.raises(
         GangUnsupported, match=r"one JobSet, which only Kueue places; .* does not serve a known version"
     ):
-        await cluster.submit(replace_struct(LEADER_AND_WORKERS, queue_name="team"))
+        await cluster.submit(replace(LEADER_AND_WORKERS, queue_name="team"))
     assert cluster.objects(JOBS) == []
 
 
@@ -192,11 +191,11 @@ async def test_another_submitter_in_between_makes_no_second_gang(cluster, at, cl
 @pytest.mark.parametrize(("second_s", "expected"), [(100, 1400), (None, None)])
 async def test_adoption_sets_the_time_limit_of_all_roles_anew(second_s, expected, loses_answer):
     async with running_cluster() as cluster:
-        await cluster.submit(replace_struct(LEADER_AND_WORKERS, execution_timeout_s=100))
+        await cluster.submit(replace(LEADER_AND_WORKERS, execution_timeout_s=100))
         before = [job["spec"]["activeDeadlineSeconds"] for job in cluster.objects(JOBS)]
         if loses_answer:
             cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="PATCH", path="/jobs/"))
-        await cluster.submit(replace_struct(LEADER_AND_WORKERS, execution_timeout_s=second_s), claim="ti-2")
+        await cluster.submit(replace(LEADER_AND_WORKERS, execution_timeout_s=second_s), claim="ti-2")
         assert len(cluster.faults.history) == loses_answer
         after = [job["spec"].get("activeDeadlineSeconds") for job in cluster.objects(JOBS)]
     assert (before, after) == ([700] * 2, [expected] * 2)

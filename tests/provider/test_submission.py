@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from msgspec.structs import replace as replace_struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.ending.deliver import mark_delivered
 from airflow_provider_gangjobs.exceptions import (
@@ -83,8 +81,8 @@ async def test_a_retry_adopts_and_takes_the_claim(cluster):
 
 @pytest.mark.parametrize(("second_s", "expected"), [(900, 1500 + 700), (None, None)])
 async def test_a_retry_has_its_whole_time_limit(cluster, second_s, expected):
-    await cluster.submit(replace_struct(GANG_OF_4, execution_timeout_s=100), claim="ti-1")
-    await cluster.submit(replace_struct(GANG_OF_4, execution_timeout_s=second_s), claim="ti-2")
+    await cluster.submit(replace(GANG_OF_4, execution_timeout_s=100), claim="ti-1")
+    await cluster.submit(replace(GANG_OF_4, execution_timeout_s=second_s), claim="ti-2")
     (job,) = cluster.jobs()
     assert job["spec"].get("activeDeadlineSeconds") == expected
     assert bool(read_job(job).claim.time_limit) == (second_s is not None)
@@ -149,9 +147,7 @@ async def test_required_gang_is_refused_before_anything_is_created(without_gangs
     assert without_gangs.jobs() == []
 
 
-@pytest.mark.parametrize(
-    "spec", [PREFERRED, replace_struct(LEADER_AND_WORKERS, gang="preferred")], ids=["one Job", "roles"]
-)
+@pytest.mark.parametrize("spec", [PREFERRED, replace(LEADER_AND_WORKERS, gang="preferred")], ids=["one Job", "roles"])
 async def test_preferred_gang_falls_back_and_logs_the_reason(without_gangs, spec):
     submission = await without_gangs.submit(spec)
     assert submission.decision.startswith("basic:Kubernetes 1.37 does not serve the Workload API")
@@ -361,7 +357,7 @@ async def test_unknown_capabilities_are_a_retryable_error(cluster):
 
 
 async def test_gang_by_job_scheduling_without_a_controller_falls_back_if_preferred(cluster):
-    submission = await cluster.submit(replace_struct(SCHEDULED_JOB, gang="preferred"))
+    submission = await cluster.submit(replace(SCHEDULED_JOB, gang="preferred"))
     assert "WorkloadWithJob is off" in submission.notes[0]
     cluster.check_one_live_gang(submission)
 

@@ -102,7 +102,7 @@ def test_trigger_survives_serialization(kind: Any, kwargs: dict[str, Any]) -> No
 
 
 def test_every_argument_is_in_the_full_example() -> None:
-    assert set(FULL) == set(TriggerArgs.__dataclass_fields__)
+    assert set(FULL) == set(TriggerArgs.__struct_fields__)
 
 
 def test_timeouts_become_deadlines() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.served_resources import discover
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.outcome.end_reason import reason_of, reason_of_end, reason_of_outcome
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, build_event
@@ -344,7 +345,7 @@ def test_no_category_depends_on_a_sentence_of_the_provider(monkeypatch):
         return [*(one.category for one in found), *(reason_of_stop(one).category for one in late)]
 
     before = categories()
-    others = {name: cause._replace(text="other words", remedy="others") for name, cause in CAUSES.items()}
+    others = {name: replace(cause, text="other words", remedy="others") for name, cause in CAUSES.items()}
     monkeypatch.setattr("airflow_provider_gangjobs.gang.state.reason.CAUSES", others)
     assert categories() == before
     assert observe(gang, refused[0], None, REF).reason.text == "other words"

@@ -6,7 +6,6 @@ import copy
 import itertools
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -153,7 +152,7 @@ def test_yunikorn_gets_a_task_group_of_the_size_and_the_nodes_of_the_pods():
 def test_an_application_of_yunikorn_has_an_id_of_its_own_in_the_whole_cluster():
     def application_id(namespace: str, claim: str, nonce: str) -> str:
         job = {**JOB, "metadata": {"name": GROUP.name, "annotations": {ANNOTATION_CLAIM: claim}}}
-        group = replace(GROUP, namespace=namespace)
+        group = structs.replace(GROUP, namespace=namespace)
         linked = YuniKorn(nonce=nonce).with_link(job, group)
         assert find_separate("yunikorn").has_link(linked, group)
         return linked["spec"]["template"]["metadata"]["labels"]["applicationId"]
@@ -406,7 +405,7 @@ def test_pod_group_names_its_template_as_the_release_does(name):
 
 @pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
 def test_group_and_its_template_name_the_topology_of_a_gang_without_a_queue(name):
-    dialect, group = find_dialect(name), replace(GROUP, topology="example.com/rack")
+    dialect, group = find_dialect(name), structs.replace(GROUP, topology="example.com/rack")
     wanted = {"topology": [{"key": "example.com/rack"}]}
     assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0]["schedulingConstraints"] == wanted
     assert dialect.pod_group(group, "", "")["spec"]["schedulingConstraints"] == wanted
@@ -415,7 +414,7 @@ def test_group_and_its_template_name_the_topology_of_a_gang_without_a_queue(name
 @pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
 def test_group_and_its_template_have_the_claims_that_all_pods_share(name):
     claim = {"name": "fabric", "resourceClaimTemplateName": "fabric"}
-    dialect, group = find_dialect(name), replace(GROUP, resource_claims=(claim,))
+    dialect, group = find_dialect(name), structs.replace(GROUP, resource_claims=(claim,))
     assert dialect.workload(group, "")["spec"]["podGroupTemplates"][0]["resourceClaims"] == [claim]
     assert dialect.pod_group(group, "", "")["spec"]["resourceClaims"] == [claim]
 

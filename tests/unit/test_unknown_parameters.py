@@ -123,7 +123,7 @@ def documented_parameters_of(function: Any) -> list[str]:
         (GangJobOperator, documented_parameters_of(GangJobOperator.__init__)),
         (GangJobDecoratedOperator, documented_parameters_of(GangJobDecoratedOperator.__init__)),
         (gang_job_task, documented_parameters_of(gang_job_task)),
-        (TriggerArgs, [field.name for field in fields(TriggerArgs)]),
+        (TriggerArgs, list(TriggerArgs.__struct_fields__)),
         (SelectionArgs, [field.name for field in fields(SelectionArgs)]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

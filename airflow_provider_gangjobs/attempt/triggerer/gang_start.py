@@ -20,14 +20,14 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG
 from asgiref.sync import sync_to_async
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from airflow_provider_gangjobs.airflow_api.task_context import OnlyInWorkerError, describes_tasks, template_context
 from airflow_provider_gangjobs.airflow_api.task_end import push_xcom

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider_gangjobs.airflow_api.task_log import log_failure
+from airflow_provider_gangjobs.attempt.deferral import limit_of_previous
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     CLOCK_WITHIN_S,
     CONNECTION_MAX_AGE_S,
@@ -18,7 +19,6 @@ from airflow_provider_gangjobs.attempt.triggerer.gang_wait import (
     shared_service,
 )
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.gang.state.gang_state import limit_of_previous
 from airflow_provider_gangjobs.gang.state.phase import Status
 
 if TYPE_CHECKING:

@@ -19,12 +19,14 @@ import tempfile
 import urllib.request
 from base64 import b64encode
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import (
     ConfigError,
@@ -44,14 +46,16 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 
-@dataclass(frozen=True)
-class TlsConfig:
+class TlsConfig(Struct, frozen=True):
     """The CA, client certificate, and key as PEM, and whether to verify the server."""
 
-    ca: bytes | None = field(default=None, repr=False)
-    certificate: bytes | None = field(default=None, repr=False)
-    key: bytes | None = field(default=None, repr=False)
+    ca: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = None
     verify: bool = True
+
+    def __repr__(self) -> str:
+        return f"TlsConfig(verify={self.verify})"
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:
@@ -112,13 +116,15 @@ def _private_file() -> tuple[int, str]:
     return tempfile.mkstemp(prefix="gangjobs-")
 
 
-@dataclass(frozen=True)
-class Proxy:
+class Proxy(Struct, frozen=True):
     """An HTTP proxy, and the user and the password for it."""
 
     url: str
     """The URL without credentials, which may be logged."""
-    login: tuple[str, str] | None = field(repr=False)
+    login: tuple[str, str] | None
+
+    def __repr__(self) -> str:
+        return f"Proxy(url={self.url!r})"
 
     @classmethod
     def parse(cls, url: str) -> Proxy | None:
@@ -190,15 +196,14 @@ def _is_exempt(host: str, no_proxy: str) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Struct, frozen=True):
     """The address of a server and the credentials for it. Each load creates a new object: compare by identity."""
 
     base_url: str
     """Without a slash at its end."""
-    authorization: str | None = field(default=None, repr=False)
+    authorization: str | None = None
     """The value of the header Authorization."""
-    tls: TlsConfig = field(default_factory=TlsConfig)
+    tls: TlsConfig = TlsConfig()
     proxy: Proxy | None = None
     server_hostname: str | None = None
     """The name in the server's certificate, if it is not the host of `base_url`."""
@@ -206,8 +211,11 @@ class Access:
     """After how many seconds to load again, or None if nothing changes unless someone edits the kubeconfig."""
     impersonation: tuple[tuple[str, str], ...] = ()
     """The headers by which the client acts as another user. A name may occur several times."""
-    ssl: ssl.SSLContext | None = field(default=None, repr=False)
+    ssl: ssl.SSLContext | None = None
     """The context for `tls`, which `Credentials` adds; `None` for a server without TLS."""
+
+    def __repr__(self) -> str:
+        return f"Access(base_url={self.base_url!r}, tls={self.tls!r}, proxy={self.proxy!r})"
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,8 +37,7 @@ _PATH_CHARACTERS_MAX = 250
 _NUMBER_BITS_MAX = 256
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A mapping in a kubeconfig, such as one user. An empty text or null means that a field is not set, as in kubectl.
 
     :param source: The kubeconfig as an error names it: "the kubeconfig /home/me/.kube/config".
@@ -49,7 +48,10 @@ class Section:
     source: str
     path: str
     directory: str = ""
-    value: Mapping[object, object] = field(default_factory=dict, repr=False)
+    value: Mapping[object, object] = {}
+
+    def __repr__(self) -> str:
+        return f"Section(source={self.source!r}, path={self.path!r}, directory={self.directory!r})"
 
     @classmethod
     def of(cls, value: object, *, source: str, path: str, directory: str = "") -> Section:

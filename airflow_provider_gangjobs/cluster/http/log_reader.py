@@ -23,7 +23,7 @@ import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
 
@@ -62,7 +62,7 @@ _SECOND_NS: Final = 10**9
 _TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
-class LogPart(NamedTuple):
+class LogPart(Struct, frozen=True):
     """A line of a log, or a piece of a long line, without the line end."""
 
     text: bytes

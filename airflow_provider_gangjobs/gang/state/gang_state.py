@@ -13,12 +13,11 @@ these runs, and has passed in the queue if they took all of its time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
-from msgspec.structs import replace as replace_field
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.state.phase import (
     PHASE_OF_STATUS,
@@ -65,8 +64,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 
 
-@dataclass(frozen=True)
-class GangState:
+class GangState(Struct, frozen=True):
     """State of a gang at one moment."""
 
     ref: GangRef
@@ -175,7 +173,7 @@ def _state_in(ref: GangRef, inputs: WaitInputs, verdict: Verdict | None, *, star
         phase,
         began,
         inputs.counts,
-        reason if reason.since is not None else replace_field(reason, since=began.get(phase)),
+        reason if reason.since is not None else replace(reason, since=began.get(phase)),
         verdict,
         earlier_assembly_s(inputs.job, workload),
         known_capacity(reason, inputs) if phase is Phase.ASSEMBLING else None,
@@ -335,13 +333,6 @@ PARAMETERS: Final = {
     Phase.RUNNING: "run_timeout",
 }
 """The parameter of the task that limits a phase."""
-
-
-def limit_of_previous(limits: Mapping[str, float]) -> tuple[str, float | None]:
-    """Return the parameter that limits the wait for the pods of an earlier attempt, and its seconds; `None` means no
-    limit."""
-    name = "assemble_timeout"
-    return name, limits.get(name)
 
 
 def missing_limit(state: GangState, deadlines: Deadlines) -> str | None:

@@ -26,7 +26,6 @@ controller would fail the Job, too.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -294,8 +293,7 @@ def refusal(pod: PodView) -> str:
     return next((item.message or item.reason for item in scheduled if item.reason != _REASON_GATED), "")
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Numbers of ranks, except `held` and `terminating`, which are pods."""
 
     ranks: int = 0

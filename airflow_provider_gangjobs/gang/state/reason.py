@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime  # noqa: TC003
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -69,7 +69,7 @@ class _Known(dict[str, str]):
 _Make = Callable[[_Known], str]
 
 
-class _Cause(NamedTuple):
+class _Cause(Struct, frozen=True):
     """One row: the usual category of a cause, and its sentences, with the data in braces."""
 
     category: Category

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -94,7 +94,7 @@ _SCHEDULED: Final = re.compile(r"minCount \((?P<wanted>\d+)\) cannot be satisfie
 _WAITS_FOR_OTHERS: Final = "waiting for minCount pods from a gang to be scheduled"
 
 
-class _ScheduledPods(NamedTuple):
+class _ScheduledPods(Struct, frozen=True):
     """How many pods of a gang the scheduler has found nodes for."""
 
     scheduled: int
@@ -193,7 +193,7 @@ _ABOUT_TOPOLOGY: Final = re.compile("requested (?:topology )?level|does not supp
 _POD_SET: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
 
 
-class _QueueRefusal(NamedTuple):
+class _QueueRefusal(Struct, frozen=True):
     """Why Kueue has not given quota to a workload."""
 
     category: Category
@@ -314,7 +314,7 @@ def _find_partial_room(inputs: WaitInputs) -> Capacity | None:
     waiting = sum(count for message, count in inputs.pods.refusals.items() if _WAITS_FOR_OTHERS in message)
     if found is None and not waiting:
         return None
-    room, wanted = found or (waiting, inputs.counts.ranks)
+    room, wanted = (found.scheduled, found.wanted) if found else (waiting, inputs.counts.ranks)
     text = f"The scheduler has found nodes for {room} of {wanted} pods"
     return Capacity(text=text, room=room, ranks=wanted)
 

@@ -25,6 +25,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace
+
 from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import BadRequest, ClusterError, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.http.log_reader import LogCursor, LogParser, LogPosition
@@ -371,7 +373,7 @@ class LogStream:
 
     async def _enqueue_last_line(self) -> None:
         """Have the last line written, which may have no line end."""
-        await self._enqueue([part._replace(ends=True) for part in self._last_line])
+        await self._enqueue([replace(part, ends=True) for part in self._last_line])
 
     async def _pause(self, seconds: float) -> None:
         """Sleep before the next request. `read_ahead` ends the pause of the other requests."""

@@ -91,7 +91,7 @@ class LineWriter:
             return part
         before, line = found
         self._on_line(line)
-        return part._replace(text=readable_line(before, line))
+        return replace(part, text=readable_line(before, line))
 
     @property
     def unfinished(self) -> int:
