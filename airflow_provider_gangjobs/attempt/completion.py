@@ -12,37 +12,17 @@ outlives its task, so from the moment at which Airflow has stored the success, n
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
+from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
 from airflow_provider_gangjobs.airflow_api.task_log import mask
 from airflow_provider_gangjobs.airflow_api.task_state import is_success, read_state
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.exceptions import (
-    AppFailed,
-    DeadlineExceeded,
-    Disrupted,
-    GangDeleted,
-    GangFailed,
-    GangJobError,
-    ImagePullFailed,
-    JobDeleted,
-    JobReplaced,
-    LedgerUnavailable,
-    OutcomesMissing,
-    OutOfMemory,
-    Preempted,
-    QueueRefused,
-    ResultRefused,
-    ResultTooLarge,
-    StartFailed,
-    TrackingFailed,
-    Unschedulable,
-)
-from airflow_provider_gangjobs.exceptions.gang_end import LAST_LINES_OF, GangEndError
+from airflow_provider_gangjobs.exceptions.base import LAST_LINES_OF, GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import Disruption, GangEvent, RankEnd, disruption_of
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
     Outcome,
@@ -56,7 +36,6 @@ from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, R
 from airflow_provider_gangjobs.gang.state.category import Category
 from airflow_provider_gangjobs.gang.state.phase import REASON_DELETED_ON_PURPOSE, Phase, Status
 from airflow_provider_gangjobs.gang.state.pods import REASON_EVICTED
-from airflow_provider_gangjobs.gang.state.reason import CAUSES, QUEUE_NEVER, UNPLACED
 from airflow_provider_gangjobs.gang.state.stopped import BY_EXECUTION_TIMEOUT, EXECUTION_TIMEOUT, REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.kube.text import keep_end, to_printable, to_sentence
 
@@ -76,14 +55,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
 
 
-_UNPLACED: Final = frozenset(CAUSES[cause].category for cause in UNPLACED)
-"""Categories of gangs that the scheduler cannot place."""
-_APP_ERRORS: Final[dict[str, type[AppFailed]]] = {
-    Category.OUT_OF_MEMORY: OutOfMemory,
-    Category.START_FAILED: StartFailed,
-}
-
-
 def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
     """Return the error to raise.
 
@@ -99,14 +70,14 @@ def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: i
         case Status.TIMEOUT:
             error = _timeout_error(event)
         case Status.DELETED:
-            error_class = GangDeleted if event.reason == REASON_DELETED_ON_PURPOSE else JobDeleted
+            error_class = exceptions.GangDeleted if event.reason == REASON_DELETED_ON_PURPOSE else exceptions.JobDeleted
             error = error_class(ref, phase, message, advice=event.remedy)
         case Status.REPLACED:
-            error = JobReplaced(ref, phase, message, event.uid, event.other_uid, advice=event.remedy)
+            error = exceptions.JobReplaced(ref, phase, message, event.uid, event.other_uid, advice=event.remedy)
         case _:
             message = _message(event, event.remedy)
-            error = TrackingFailed(ref=ref, reason=event.reason, last_phase=phase, message=message)
-    if isinstance(error, GangEndError):
+            error = exceptions.TrackingFailed(ref=ref, reason=event.reason, last_phase=phase, message=message)
+    if isinstance(error, exceptions.GangEndError):
         error.category = event.category
     return error
 
@@ -121,15 +92,19 @@ def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> Gang
     # A disruption before the activeDeadlineSeconds of the Job passed did not end the Job.
     match failed[0] if failed else None:
         case RankEnd(outcome=OutcomeKind.PREEMPTED, node=node) if reason != REASON_JOB_DEADLINE:
-            return Preempted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
+            return exceptions.Preempted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         case RankEnd(outcome=OutcomeKind.EVICTED | OutcomeKind.LOST, node=node) if reason != REASON_JOB_DEADLINE:
-            return Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
+            return exceptions.Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         # The exit code of a pod that was evicted because of a limit of its own may be unknown.
         case RankEnd(outcome=OutcomeKind.FAILED, exit_code=code) as first if code or first.reason == REASON_EVICTED:
             evidence = _evidence(first, log_tail, message)
-            error_class = _APP_ERRORS.get(event.category, AppFailed)
+            own_classes: dict[str, type[exceptions.AppFailed]] = {
+                Category.OUT_OF_MEMORY: exceptions.OutOfMemory,
+                Category.START_FAILED: exceptions.StartFailed,
+            }
+            error_class = own_classes.get(event.category, exceptions.AppFailed)
             return error_class(ref, reason, ranks, message, first.rank, code, first.container, evidence)
-    return GangFailed(ref, reason, ranks, message)
+    return exceptions.GangFailed(ref, reason, ranks, message)
 
 
 def _evidence(rank: RankEnd, log_tail: str, message: str) -> str:
@@ -153,8 +128,8 @@ def _timeout_error(event: GangEvent) -> GangJobError:
     ref, reason = str(event.ref), event.reason
     is_late = reason == EXECUTION_TIMEOUT
     if event.category == Category.IMAGE_PULL_FAILED and not is_late:
-        return ImagePullFailed(ref=ref, reason=reason, message=_message(event), image=event.image)
-    error_class = DeadlineExceeded if is_late else _class_of_timeout(event)
+        return exceptions.ImagePullFailed(ref=ref, reason=reason, message=_message(event), image=event.image)
+    error_class = exceptions.DeadlineExceeded if is_late else _class_of_timeout(event)
     return error_class(
         ref=ref,
         phase=event.phase,
@@ -165,12 +140,14 @@ def _timeout_error(event: GangEvent) -> GangJobError:
     )
 
 
-def _class_of_timeout(event: GangEvent) -> type[DeadlineExceeded]:
+def _class_of_timeout(event: GangEvent) -> type[exceptions.DeadlineExceeded]:
+    from airflow_provider_gangjobs.gang.state.reason import CAUSES, QUEUE_NEVER, UNPLACED
+
     if event.phase == Phase.QUEUED and event.category in QUEUE_NEVER:
-        return QueueRefused
+        return exceptions.QueueRefused
     is_placed = 0 < event.counts.get("ranks", 0) <= event.counts.get("placed", 0)
-    is_unplaced = event.phase == Phase.ASSEMBLING and event.category in _UNPLACED and not is_placed
-    return Unschedulable if is_unplaced else DeadlineExceeded
+    is_unplaced = event.phase == Phase.ASSEMBLING and event.category in {CAUSES[cause].category for cause in UNPLACED}
+    return exceptions.Unschedulable if is_unplaced and not is_placed else exceptions.DeadlineExceeded
 
 
 LAST_LINES: Final = 10
@@ -180,8 +157,7 @@ TABLE_ROWS_MAX: Final = 100
 """How many outcomes of an attempt the log shows. The ledger has all outcomes, as long as the Job exists."""
 
 
-@dataclass
-class Completion:
+class Completion(Struct, eq=False):
     """Handles the end of one gang in the worker of its task. The caller calls `read` first."""
 
     gangs: TaskGangs
@@ -191,11 +167,11 @@ class Completion:
     log: Logger
     result_folder: str | None = None
     """Where the ranks store large results. Addresses elsewhere are not followed."""
-    outcomes: Sequence[Outcome] = field(default=(), init=False)
-    copied_logs: Sequence[CopiedLog] = field(default=(), init=False)
-    evidence: CollectedOutcomes | None = field(default=None, init=False)
+    outcomes: Sequence[Outcome] = ()
+    copied_logs: Sequence[CopiedLog] = ()
+    evidence: CollectedOutcomes | None = None
     """The outcomes of a gang that succeeded, and the ranks whose outcome is missing."""
-    outcomes_error: LedgerUnavailable | None = field(default=None, init=False)
+    outcomes_error: exceptions.LedgerUnavailable | None = None
     """Why the outcomes could not be read."""
 
     def read(self, logs: LogOptions) -> None:
@@ -213,7 +189,7 @@ class Completion:
                     self.outcomes = self.evidence.outcomes
                 else:
                     self.outcomes = await service.outcomes(self.event.ref)
-            except LedgerUnavailable as error:
+            except exceptions.LedgerUnavailable as error:
                 self.outcomes_error = error
             log = TaskLog(self._log_lines, mask, self.event.streamed, self.event.whole_logs)
             self.copied_logs = await copy_logs(service.client, self.event.ref, logs, log, outcomes=self.outcomes)
@@ -285,7 +261,7 @@ class Completion:
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()
         error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
-        if isinstance(error, GangEndError):
+        if isinstance(error, exceptions.GangEndError):
             error.partial_results = partial_results(self.outcomes, self.result_folder)
             error.links = self._links()
         raise error
@@ -321,11 +297,11 @@ class Completion:
         assert evidence is not None, "the caller has called `read`, and the gang has succeeded"
         try:
             return value_of(self.event, evidence, wanted, limit=limit, folder=self.result_folder)
-        except OutcomesMissing:
+        except exceptions.OutcomesMissing:
             if evidence.job_is_gone:
                 self._release_held_pods()  # no try finds this gang again to read the other outcomes
             raise
-        except (ResultRefused, ResultTooLarge):
+        except (exceptions.ResultRefused, exceptions.ResultTooLarge):
             self.deliver()
             raise
 
@@ -446,7 +422,7 @@ def skip_on_exit_codes(codes: Collection[int], outcomes: Iterable[Outcome]) -> I
     """
     try:
         yield
-    except GangFailed as error:
+    except exceptions.GangFailed as error:
         if codes and fails_only_with(codes, outcomes):
             raise AirflowSkipException(f"The task is skipped, because of skip_on_exit_code: {error.what}") from error
         raise
@@ -463,10 +439,10 @@ def fails_only_with(codes: Collection[int], outcomes: Iterable[Outcome]) -> bool
     return bool(ends) and all(end.outcome is OutcomeKind.FAILED and end.exit_code in codes for end in ends)
 
 
-def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesMissing:
+def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> exceptions.OutcomesMissing:
     """Return the error that names the completed ranks of a gang whose outcome cannot be read."""
     missing = evidence.missing
-    return OutcomesMissing(
+    return exceptions.OutcomesMissing(
         ref=str(event.ref),
         ranks=() if isinstance(missing, int) else tuple(sorted(missing)),
         count=missing if isinstance(missing, int) else len(missing),

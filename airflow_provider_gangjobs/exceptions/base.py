@@ -17,6 +17,8 @@ from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable
 _PACKAGE: Final = __name__.rpartition(".")[0]
 RANKS_SHOWN_MAX = 8
 EVIDENCE_CHARACTERS_MAX = 1000
+LAST_LINES_OF: Final = "Last lines of "
+"""The beginning of the heading of the last lines of a rank's log."""
 
 
 class Problem(Struct, frozen=True):

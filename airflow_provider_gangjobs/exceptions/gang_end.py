@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks, to_short_sentence
+from airflow_provider_gangjobs.exceptions.base import LAST_LINES_OF, GangJobError, format_ranks, to_short_sentence
 from airflow_provider_gangjobs.kube.text import pluralize
 
 if TYPE_CHECKING:
@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
 # These names appear in logs and retry policies, where the suffix "Error" would add nothing.
 # ruff: noqa: N818
-
-
-LAST_LINES_OF: Final = "Last lines of "
-"""The beginning of the heading of the last lines of a rank's log."""
 
 
 class GangEndError(GangJobError):

@@ -21,12 +21,12 @@ from __future__ import annotations
 import logging
 import re
 from abc import abstractmethod
-from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.cluster.client import patch_version
 from airflow_provider_gangjobs.cluster.errors import (
     AlreadyExists,
@@ -42,7 +42,6 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.exceptions import (
     GangUnsupported,
     InvalidGangSpec,
-    JobDeleted,
     Problem,
     SubmissionConflict,
     SubmissionFailed,
@@ -80,8 +79,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submission import ConfirmTry
 
 
-@dataclass
-class Progress:
+class Progress(Struct, eq=False):
     """The progress of one attempt. Only the steps of the submission change it."""
 
     requests: RetryingRequests
@@ -91,18 +89,18 @@ class Progress:
     attempt: Attempt
     decision: PlacementDecision
     scheduler: GangScheduler | None
-    job: Object = field(default_factory=dict)
+    job: Object = {}
     """The Job as it was last read. Empty before the Job exists. A step replaces the object and never changes it."""
-    owned: dict[tuple[str, str], Object] = field(default_factory=dict)
+    owned: dict[tuple[str, str], Object] = {}
     """The objects that the Job owns, by kind and name, as they were last read."""
-    role_uids: dict[str, str] = field(default_factory=dict)
+    role_uids: dict[str, str] = {}
     """The UIDs of the Jobs of the JobSet, by role."""
     confirm: ConfirmTry | None = None
     """Called before each write that lets pods run; see `SubmissionRequest`."""
     adopted: bool = False
     dry_run: bool = False
     """Whether the server validates the Job in a dry run before anything is created."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
     """Guarantees that the submission has lost, for the log."""
 
     @property
@@ -435,8 +433,10 @@ class _ChangeStep(Step, frozen=True):
     def not_found(self, progress: Progress, error: NotFound) -> Exception | None:
         return self._is_gone(progress, "vanished")
 
-    def _is_gone(self, progress: Progress, how: str) -> JobDeleted:
-        return JobDeleted(progress.where, "submitted", f"The {self.subject} {how} before it was {self.purpose}")
+    def _is_gone(self, progress: Progress, how: str) -> exceptions.JobDeleted:
+        return exceptions.JobDeleted(
+            progress.where, "submitted", f"The {self.subject} {how} before it was {self.purpose}"
+        )
 
 
 _COMPARED_FIELDS: Final = ("uid", "generation", "annotations")

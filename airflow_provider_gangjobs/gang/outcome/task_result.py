@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.exceptions import ResultRefused, ResultsTooLarge, ResultTooLarge
+from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
     POD_MESSAGE_BYTES_MAX,
     Outcome,
@@ -91,7 +91,7 @@ def task_result(
         return with_mark(_value(0, ranks.get(0), ref), folder)
     size = sum(len(outcome.message.encode()) for outcome in ranks.values())
     if size > limit:
-        raise ResultsTooLarge(ref=str(ref), ranks=len(ranks), size=size, limit=limit)
+        raise exceptions.ResultsTooLarge(ref=str(ref), ranks=len(ranks), size=size, limit=limit)
     values = [with_mark(_value(rank, ranks.get(rank), ref), folder) for rank in range(max(ranks, default=-1) + 1)]
     if not any(outcome.role for outcome in ranks.values()):
         return values
@@ -126,7 +126,7 @@ def _value(rank: int, outcome: Outcome | None, ref: GangRef) -> Any:
     if outcome.message_cut:
         size = len(outcome.message.encode())
         containers = POD_MESSAGE_BYTES_MAX // size
-        raise ResultTooLarge(ref=str(ref), rank=rank, size=size, limit=POD_MESSAGE_BYTES_MAX // containers)
+        raise exceptions.ResultTooLarge(ref=str(ref), rank=rank, size=size, limit=POD_MESSAGE_BYTES_MAX // containers)
     if problem := outcome.result_problem:
-        raise ResultRefused(ref=str(ref), rank=rank, problem=problem)
+        raise exceptions.ResultRefused(ref=str(ref), rank=rank, problem=problem)
     return outcome.result

@@ -6,7 +6,6 @@ has invalid finalizers or labels, and refuses every pod of it.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -295,6 +294,8 @@ def _keys_of_role(name: Any, role: Mapping[Any, Any]) -> Iterator[Problem]:
         if key in _GANG_PARAMETERS:
             yield Problem(path, "belongs to the whole gang", f"Give {key} as a parameter of the gang")
         elif key not in _ROLE_PARAMETERS:
+            import difflib  # imports regular expressions, which a valid gang does not need
+
             similar = difflib.get_close_matches(str(key), _ROLE_PARAMETERS, n=1)
             choice = similar[0] if similar else f"one of {', '.join(_ROLE_PARAMETERS)}"
             yield Problem(path, "is no parameter of a role", f"Choose {choice}")

@@ -6,7 +6,6 @@ function to `CHECKS`.
 
 from __future__ import annotations
 
-import difflib
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +50,8 @@ def _unknown_parameters(document: Mapping[str, Any]) -> Iterator[Problem]:
     page = "docs/api/spec.md has the parameters"
     for name in document:
         if name not in GangSpec.__struct_fields__:
+            import difflib  # imports regular expressions, which a valid gang does not need
+
             close = difflib.get_close_matches(str(name)[:NAME_CHARACTERS_MAX], GangSpec.__struct_fields__, 1)
             remedy, page = (f"Did you mean {close[0]}?", page) if close else (page, "")
             yield Problem(f"{name!s:.{NAME_CHARACTERS_MAX}}", "is no parameter of a GangSpec", remedy)

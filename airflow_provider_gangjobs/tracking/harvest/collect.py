@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
 from airflow_provider_gangjobs.gang.outcome.task_result import (
     Ranks,
@@ -53,7 +53,7 @@ async def read_outcomes(client: Client, ref: GangRef) -> list[Outcome]:
     try:
         found = await read_ledger(client, ref)
     except ClusterError as exc:
-        raise LedgerUnavailable(str(ref), str(exc)) from exc
+        raise exceptions.LedgerUnavailable(str(ref), str(exc)) from exc
     return sorted(found, key=rank_order)
 
 
@@ -114,7 +114,7 @@ async def collect_outcomes(client: Client, event: GangEvent, known: Sequence[Out
                 return CollectedOutcomes(recorded, completed)
         pods = await list_pods(client, ref)
     except ClusterError as exc:
-        raise LedgerUnavailable(str(ref), str(exc)) from exc
+        raise exceptions.LedgerUnavailable(str(ref), str(exc)) from exc
     job_is_gone = job is None or job.is_being_deleted
     outcomes = _add_outcomes_of_pods(recorded, pods)
     held, problem = await _harvest(client, ref, pods, has_ledger=not job_is_gone)

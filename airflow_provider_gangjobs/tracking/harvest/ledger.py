@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
+from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
     AlreadyExists,
@@ -29,7 +30,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     is_of_another_uid,
 )
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.identity import ledger_selector, owned_by
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.record import UNREADABLE
@@ -227,7 +227,9 @@ class Ledger:
 
     def _next_shard(self) -> None:
         if self._shard.number + 1 >= SHARDS_MAX:
-            raise LedgerUnavailable(str(self.ref), f"its ledger has {SHARDS_MAX} ConfigMaps, more are not made")
+            raise exceptions.LedgerUnavailable(
+                str(self.ref), f"its ledger has {SHARDS_MAX} ConfigMaps, more are not made"
+            )
         self._shard = _Shard(self._shard.number + 1)
 
     async def _store(self, part: Mapping[str, str]) -> None:
@@ -251,7 +253,7 @@ class Ledger:
                     return
                 # The ConfigMap belongs to an earlier Job of this name, or to somebody else.
                 self._next_shard()
-        raise LedgerUnavailable(str(self.ref), f"ConfigMap {self.ref.namespace}/{name} keeps changing")
+        raise exceptions.LedgerUnavailable(str(self.ref), f"ConfigMap {self.ref.namespace}/{name} keeps changing")
 
     def _fill(self, stored: Mapping[str, Any], part: Mapping[str, str]) -> None:
         """Add up the bytes that this process wrote. Other writers are not counted; the server says when it is full."""
