@@ -140,10 +140,11 @@ async def read_capabilities(client: Client, *, namespace: str) -> Capabilities:
 async def _read_capabilities(client: Client, namespace: str) -> Capabilities:
     known = await with_release(client, await discover(client))
     offered = tuple(dialect for dialect in DISCOVERED_DIALECTS if dialect.is_served(known.resources))
-    tried = (*offered[:1], JobSchedulingDialect())
+    of_jobs = JobSchedulingDialect()
+    tried = (*offered[:1], of_jobs)
     links = {dialect.link_path: await _keeps_link(client, namespace, dialect) for dialect in tried}
-    keeps_scheduling, _ = links[JobSchedulingDialect.link_path]
-    dialects = (*(dialect.name for dialect in offered), *((JobSchedulingDialect.name,) if keeps_scheduling else ()))
+    keeps_scheduling, _ = links[of_jobs.link_path]
+    dialects = tuple(dialect.name for dialect in (*offered, *([of_jobs] if keeps_scheduling else [])))
     fields = {path: is_kept for path, (is_kept, _) in links.items()}
     return Capabilities(known, dialects, fields, _gates(offered, links))
 
@@ -178,7 +179,7 @@ def _gates(offered: tuple[Dialect, ...], links: Mapping[str, tuple[bool | None, 
     merged = f"merged into GenericWorkload in 1.37; {_UNKNOWN_UNTIL_PLACED}"
     return (
         Gate("GenericWorkload", API_SERVER, *(links[offered[0].link_path] if offered else unserved)),
-        Gate("WorkloadWithJob", API_SERVER, *links[JobSchedulingDialect.link_path]),
+        Gate("WorkloadWithJob", API_SERVER, *links[JobSchedulingDialect().link_path]),
         Gate("WorkloadWithJob", "kube-controller-manager", None, in_jobs_only),
         Gate("GenericWorkload", "kube-scheduler", None, _UNKNOWN_UNTIL_PLACED),
         Gate("GangScheduling", "kube-scheduler", None, merged),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.provider.task_runner import TaskMaker
 
 PACKAGE: Final = "airflow_provider_gangjobs/"
-SENT: Final = ("cluster/http/transport.py", "Request.target")
+SENT: Final = ("cluster/http/connections.py", "Request.target")
 """A request is encoded when it is sent, after the credentials were read."""
 NOT_COUNTED: Final = ("<module>", "<genexpr>", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>")
 """Imports, and parts of functions that Python itself calls functions, in some of its versions."""
