@@ -301,6 +301,8 @@ class Wire:
 
     times: Sequence[float]
     ends: bool = True
+    is_packed: bool = False
+    """Whether each part is a member of a gzip body."""
     tls: ssl.SSLContext | None = None
     _hung_up: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -320,10 +322,13 @@ class Wire:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        encoding = b"Content-Encoding: gzip\r\n" if self.is_packed else b""
+        writer.write(b"HTTP/1.1 200 OK\r\n%sTransfer-Encoding: chunked\r\n\r\n" % encoding)
         for number, at in enumerate(self.times):
             await asyncio.sleep(at - elapsed())
             part = b"%d " % number
+            if self.is_packed:
+                part = gzip.compress(part)
             writer.write(b"%x\r\n%s\r\n" % (len(part), part))
         if self.ends:
             writer.write(b"0\r\n\r\n")
@@ -335,12 +340,13 @@ def read_stream(client: Client, idle_timeout_s: float) -> AbstractAsyncContextMa
     return client._transport.stream(Request("GET", "/"), idle_timeout_s=idle_timeout_s)
 
 
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("apart_s", [0.001, 0.021, 1.0])
 @in_virtual_time
-async def test_stream_yields_the_whole_body_in_order_as_it_arrives(apart_s: float) -> None:
+async def test_stream_yields_the_whole_body_in_order_as_it_arrives(apart_s: float, is_packed: bool) -> None:
     times = [number * apart_s for number in range(1, 101)]
     async with (
-        Wire(times) as wire,
+        Wire(times, is_packed=is_packed) as wire,
         Client(config_for(wire.url)) as client,
         read_stream(client, TIMEOUT_S) as stream,
     ):

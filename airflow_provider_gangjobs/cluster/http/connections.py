@@ -362,14 +362,40 @@ class Response:
 
     async def _limited(self, limit: Callable[[], asyncio.Timeout]) -> AsyncIterator[bytes]:
         """Yield the decoded body, with a new time limit for each part."""
-        gzip = zlib.decompressobj(16 + zlib.MAX_WBITS) if self.header("Content-Encoding") == "gzip" else None
+        gzip = _Gzip() if self.header("Content-Encoding") == "gzip" else None
         while True:
             async with limit():
                 event = await self._connection.read()
             if not isinstance(event, h11.Data):
                 break
-            part = bytes(event.data) if gzip is None else gzip.decompress(event.data)
+            part = bytes(event.data) if gzip is None else gzip.decompress(bytes(event.data))
             if part:
                 yield part
-        if gzip is not None and not gzip.eof:
+        if gzip is not None and not gzip.is_at_end:
             raise EOFError("the compressed body is cut off")
+
+
+class _Gzip:
+    """Decompresses a body of gzip members (RFC 1952): an API server of Kubernetes 1.37 begins one for each event."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether what was decompressed ends with a member."""
+        return self._member.eof
+
+    def decompress(self, data: bytes) -> bytes:
+        """Return as much of the text as is known from what has arrived.
+
+        Raises:
+            zlib.error: this is no gzip.
+        """
+        parts = []
+        while data:
+            if self._member.eof:
+                self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            parts.append(self._member.decompress(data))
+            data = self._member.unused_data
+        return b"".join(parts)
