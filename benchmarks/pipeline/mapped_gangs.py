@@ -1,22 +1,15 @@
-"""Mapped gangs of two with `GangJobOperator`: with workers, ended in the triggerer, and without a worker."""
+"""The DAGs of mapped gangs, which differ in one parameter. Each has a file of its own, as that of a user has."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from benchmarks.pipeline.sizes import ENDED_IN_TRIGGERER, TASK_ID, WITH_WORKERS, WITHOUT_WORKER, sizes
+from benchmarks.pipeline.sizes import TASK_ID, sizes
 
-VARIANTS: Final = {
-    WITH_WORKERS: {"end_from_trigger": False},
-    ENDED_IN_TRIGGERER: {},
-    WITHOUT_WORKER: {"start_from_trigger": True},
-}
-"""The parameters that differ, by DAG id."""
 
-for variant, parameters in VARIANTS.items():
+def mapped_gangs(variant: str, **parameters: bool) -> None:
+    """Create the DAGs of a variant: mapped gangs of two with `GangJobOperator`."""
     for dag_id, gangs in sizes(variant).items():
         with DAG(dag_id, schedule=None):
             GangJobOperator.partial(
