@@ -12,7 +12,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlencode, urlsplit
@@ -24,7 +24,7 @@ from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.cluster.errors import TlsFailed, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Hashable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access
 
@@ -351,8 +351,9 @@ class Response:
             TimeoutError: nothing arrived for `idle_timeout_s`.
         """
         try:
-            async for part in self._limited(partial(asyncio.timeout, idle_timeout_s)):
-                yield part
+            async with aclosing(self._limited(partial(asyncio.timeout, idle_timeout_s))) as parts:
+                async for part in parts:
+                    yield part
         except TimeoutError:
             raise TimeoutError(f"nothing arrived for {idle_timeout_s:g} s") from None
 
@@ -360,7 +361,7 @@ class Response:
         """Give the connection back if the body was read to its end, and close the connection otherwise."""
         await self._on_close.aclose()
 
-    async def _limited(self, limit: Callable[[], asyncio.Timeout]) -> AsyncIterator[bytes]:
+    async def _limited(self, limit: Callable[[], asyncio.Timeout]) -> AsyncGenerator[bytes, None]:
         """Yield the decoded body, with a new time limit for each part."""
         gzip = _Gzip() if self.header("Content-Encoding") == "gzip" else None
         while True:
