@@ -378,3 +378,40 @@ async def test_slow_reader_does_not_cause_an_idle_timeout() -> None:
             if len(heard) < 10:
                 await asyncio.sleep(7)
     assert heard == wire.whole
+
+
+# -- the event loop of Airflow's API server ----------------------------------------------------------------------
+
+
+async def send_two_requests(way: str) -> list[Any]:
+    tls = None if way == "plain" else CERTIFICATE.server_context()
+    async with ConnectionServer(tls=tls) as server, TunnelProxy(server.port) as proxy:
+        config = {
+            "plain": lambda: config_for(server.url),
+            "tls": lambda: over_tls(server),
+            "tunnel": lambda: proxied(proxy),
+        }
+        async with Client(config[way]()) as client:
+            return [await client.version(), await client.version(), server.connections]
+
+
+async def read_idle_stream() -> bytes:
+    async with Wire([0], ends=False, tls=CERTIFICATE.server_context()) as wire, Client(over_tls(wire)) as client:
+        with pytest.raises(ReplyLost, match="nothing arrived"):
+            async with read_stream(client, 0.1) as stream:
+                first = await anext(stream)
+                await anext(stream)
+    return first
+
+
+@pytest.mark.parametrize("way", ["plain", "tls", "tunnel"])
+def test_requests_share_a_connection_on_uvloop(way: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(send_two_requests(way)) == [{}, {}, 1]
+
+
+def test_idle_stream_times_out_on_uvloop() -> None:
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(read_idle_stream()) == b"0 "

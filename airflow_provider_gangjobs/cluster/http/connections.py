@@ -250,8 +250,9 @@ async def _connect(access: Access, *, tcp_keepalive: bool) -> Streams:
                 reader, writer = await _open(proxy.hostname or "", proxy.port or (443 if is_tls else 80), context)
             on_failure.callback(writer.transport.abort)
             if tcp_keepalive:
-                for option in KEEPALIVE_OPTIONS:
-                    writer.get_extra_info("socket").setsockopt(*option)
+                with writer.get_extra_info("socket").dup() as duplicate:  # that of uvloop has no `setsockopt`
+                    for option in KEEPALIVE_OPTIONS:
+                        duplicate.setsockopt(*option)
             if via is not None and access.ssl is not None:
                 await _open_tunnel(reader, writer, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", via.headers)
                 await writer.start_tls(access.ssl, server_hostname=access.server_hostname or host)
@@ -262,14 +263,11 @@ async def _connect(access: Access, *, tcp_keepalive: bool) -> Streams:
 
 
 async def _open(host: str, port: int, context: ssl.SSLContext | None, name: str | None = None) -> Streams:
-    return await asyncio.open_connection(
-        host,
-        port,
-        ssl=context,
-        server_hostname=(name or host) if context else None,
-        happy_eyeballs_delay=SECOND_ADDRESS_AFTER_S,
-        limit=READ_BUFFER_BYTES,
-    )
+    options: dict[str, Any] = {"ssl": context, "server_hostname": name or host} if context else {}
+    # uvloop, on which Airflow's API server runs, tries the addresses of a host one after the other.
+    if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        options["happy_eyeballs_delay"] = SECOND_ADDRESS_AFTER_S
+    return await asyncio.open_connection(host, port, limit=READ_BUFFER_BYTES, **options)
 
 
 async def _open_tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str, headers: Any) -> None:
