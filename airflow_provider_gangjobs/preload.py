@@ -19,7 +19,6 @@ from typing import Final
 import airflow_provider_gangjobs.attempt.completion
 import airflow_provider_gangjobs.attempt.metrics
 import airflow_provider_gangjobs.attempt.task_try
-import airflow_provider_gangjobs.cluster.client
 import airflow_provider_gangjobs.cluster.config
 import airflow_provider_gangjobs.decorators.gang_job
 import airflow_provider_gangjobs.ending.deliver

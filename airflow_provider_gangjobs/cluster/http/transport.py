@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -181,8 +180,8 @@ class Transport:
         credentials: Credentials,
         *,
         requests_max: int,
-        tcp_keepalive: bool = True,
-        monotonic: Callable[[], float] = time.monotonic,
+        tcp_keepalive: bool,
+        monotonic: Callable[[], float],
     ) -> None:
         self._credentials = credentials
         self._connections = Connections(requests_max=requests_max, tcp_keepalive=tcp_keepalive)
