@@ -9,6 +9,9 @@ A termination message may be the end of a log (`FallbackToLogsOnError`), and a p
 the log of a task, but neither XComs nor the events of triggers, which are stored as plain text. Only free texts are
 masked: a secret may equal a name or a state, such as the password "airflow". The masker of a process knows the secrets
 that this process has read; a triggerer learns the others from the cluster (`jobs.gang_secrets`).
+
+Several lines of a log of a rank are one message. Airflow stores some 400 bytes with each message of a trigger, such as
+the names of the DAG, the run and the task, and reads the messages of a triggerer at 4 KiB a turn of a slow loop.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from airflow_provider_gangjobs.airflow_api.exceptions import (
 from airflow_provider_gangjobs.exceptions import GangJobError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
+    from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
@@ -46,6 +49,31 @@ if TYPE_CHECKING:
 def mask(text: str) -> str:
     """Return the text with `***` in the place of each secret that Airflow knows in this process."""
     return str(redact(text)) if text else text
+
+
+MESSAGE_LINES_MAX: Final = 50
+MESSAGE_CHARACTERS_MAX: Final = 4096
+"""How much one message has. Log collectors split lines of more than 16 KiB, and the UI shows a message as one row."""
+
+
+def join_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines as messages of several lines, in order. A line that exceeds the limit is a message of its own."""
+    message: list[str] = []
+    room = MESSAGE_CHARACTERS_MAX
+    for line in lines:
+        room -= len(line) + 1
+        if message and (room < 0 or len(message) == MESSAGE_LINES_MAX):
+            yield "\n".join(message)
+            message, room = [], MESSAGE_CHARACTERS_MAX - len(line) - 1
+        message.append(line)
+    if message:
+        yield "\n".join(message)
+
+
+def log_lines(lines: Iterable[str], log: Logger) -> None:
+    """Log lines of ranks, several in one message."""
+    for message in join_lines(lines):
+        log.info("%s", message)
 
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"

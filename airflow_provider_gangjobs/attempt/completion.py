@@ -12,6 +12,7 @@ outlives its task, so from the moment at which Airflow has stored the success, n
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from msgspec.structs import asdict
 
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.airflow_api.exceptions import AirflowSkipException
-from airflow_provider_gangjobs.airflow_api.task_log import mask
+from airflow_provider_gangjobs.airflow_api.task_log import log_lines, mask
 from airflow_provider_gangjobs.airflow_api.task_state import is_success, read_state
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions.base import LAST_LINES_OF, GangJobError
@@ -191,14 +192,10 @@ class Completion(Struct, eq=False):
                     self.outcomes = await service.outcomes(self.event.ref)
             except exceptions.LedgerUnavailable as error:
                 self.outcomes_error = error
-            log = TaskLog(self._log_lines, mask, self.event.streamed, self.event.whole_logs)
+            log = TaskLog(partial(log_lines, log=self.log), mask, self.event.streamed, self.event.whole_logs)
             self.copied_logs = await copy_logs(service.client, self.event.ref, logs, log, outcomes=self.outcomes)
 
         self.gangs.call(read)
-
-    def _log_lines(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.log.info("%s", line)
 
     @property
     def disruption(self) -> Disruption | None:

@@ -39,7 +39,7 @@ pytestmark = in_virtual_time
 
 # -- An event follows the lines of its trigger, and a stream never fills the channel to Airflow's supervisor ---------
 
-LINE = b"x" * 300 + b"\n"
+LINE = b"x" * 1000 + b"\n"
 
 LOG_AS_A_TRIGGERER = """
 import os, socket

@@ -64,7 +64,7 @@ class Lines(logging.Handler):
         self.log.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.all.append(record.getMessage())
+        self.all += record.getMessage().split("\n")
 
     @property
     def of_rank(self) -> list[str]:

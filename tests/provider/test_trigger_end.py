@@ -209,7 +209,7 @@ def test_failed_gang_resumes_its_task_in_a_worker(triggerer: Triggerer) -> None:
 
 
 def long_logs(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
-    monkeypatch.setattr(gang_completion, "LOG_LINES_MAX", 1)
+    monkeypatch.setattr(gang_completion, "LOG_BYTES_MAX", 1)
 
 
 def slow_end(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:

@@ -31,7 +31,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow_provider_gangjobs.airflow_api.task_end import RETURN_VALUE, has_xcom, is_mappable, push_xcom
-from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, learn_secrets, mask, mask_event
+from airflow_provider_gangjobs.airflow_api.task_log import is_for_users, join_lines, learn_secrets, mask, mask_event
 from airflow_provider_gangjobs.airflow_api.task_state import UNKNOWN, is_success, read_task_state
 from airflow_provider_gangjobs.attempt.completion import value_of
 from airflow_provider_gangjobs.attempt.deferral import XCOM_END, TriggerEnd
@@ -67,8 +67,7 @@ Airflow itself ends the deferral."""
 LOGS_AT_ONCE_MAX: Final = 8
 """How many gangs of an event loop copy their logs at once."""
 LOG_BYTES_MAX: Final = 256 * 1024
-LOG_LINES_MAX: Final = 2000
-"""How much of the logs of one gang a trigger copies. Airflow reads some hundred lines a second from a triggerer."""
+"""How much of the logs of one gang a trigger copies. Airflow reads some 200 KiB a second from a triggerer."""
 LATE_S: Final = 20.0
 """How long after the end of its gang an end may begin before another triggerer may have begun it while this one was
 stopped. Airflow gives the triggers of a triggerer that is silent to another one after `[triggerer]
@@ -78,8 +77,6 @@ CLOCK_ERROR_S: Final = 2.0
 PUSHES_AT_ONCE_MAX: Final = 3
 """How many gangs of an event loop push their XComs at once. Airflow's supervisor answers in the order of the requests,
 and the message with the events of all triggers is one of them: it must not wait for the XComs of a hundred gangs."""
-LINES_PER_WRITE: Final = 50
-"""Some milliseconds of the event loop."""
 ASK_AFTER_S: Final = 2.0
 """When Airflow is asked first whether it has noted the success, at the earliest. It notes an event within about a
 second. Each further question waits twice as long as the one before. The gangs of a triggerer ask at the same moments,
@@ -257,7 +254,7 @@ class _Completion:
             nonlocal left
             lines.extend(more)
             left -= sum(map(len, more))
-            if left < 0 or len(lines) > LOG_LINES_MAX:
+            if left < 0:
                 raise _NeedsWorkerError("its logs are too long for a triggerer")
 
         log = TaskLog(keep, mask, event.streamed, event.whole_logs)
@@ -266,10 +263,9 @@ class _Completion:
 
     async def _write(self, lines: Sequence[str]) -> None:
         channel = log_channel()
-        for at in range(0, len(lines), LINES_PER_WRITE):
+        for message in join_lines(lines):
             await channel.wait_until_free()
-            for line in lines[at : at + LINES_PER_WRITE]:
-                self.log.info("%s", line)
+            self.log.info("%s", message)
 
 
 def deliver_when_accepted(args: TriggerArgs, event: GangEvent, ti: Any) -> None:

@@ -30,7 +30,7 @@ import structlog
 from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf
-from airflow_provider_gangjobs.airflow_api.task_log import mask
+from airflow_provider_gangjobs.airflow_api.task_log import log_lines, mask
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import rank_of
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.logs.gang_streams import GangStreams, SupervisorLines
 
 
-UNREAD_BYTES_MAX: Final = 32 * 1024
+UNREAD_BYTES_MAX: Final = 16 * 1024
 """A stream waits while more than this is unread. A channel has room for 208 KiB by default. The kernel counts at least
-1,280 bytes for each line, so this is what the supervisor reads in two rounds."""
+1,280 bytes for each message, so the supervisor reads this in two to four turns of its loop."""
 POLL_S: Final = 0.01
 DRAIN_S: Final = 5.0
 """How long an event waits at most until the lines of its trigger are read."""
@@ -176,7 +176,7 @@ HOLD_S: Final = 10.0
 """How long the release of a pod waits for its log, after the outcome of the pod is recorded."""
 FINISH_S: Final = 180.0
 """How long an event waits until the logs of deleted pods, which were read, are in the log of the task. Airflow reads
-some hundred lines a second from a triggerer under load, and lines that it reads after the event are missing."""
+some 200 KiB a second from a triggerer, and lines that it reads after the event are missing."""
 
 
 class LogStreaming:
@@ -371,8 +371,7 @@ class LogStreaming:
 
     def write(self, lines: Sequence[str]) -> None:
         """Write lines of a stream into the log of the task."""
-        for line in lines:
-            self._log.info("%s", line)
+        log_lines(lines, self._log)
 
     async def wait_until_free(self) -> None:
         """Wait until the triggerer can write further lines without blocking its event loop."""
