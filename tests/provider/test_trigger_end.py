@@ -328,6 +328,10 @@ def test_metrics_of_a_task_that_a_user_has_marked_are_not_sent(triggerer: Trigge
     assert [name for name, *_ in sent if name in OF_SUCCESS] == []
 
 
+def wait_until_complete(one: Task) -> None:
+    poll(lambda: all("completionTime" in job.get("status", {}) for job in one.jobs))
+
+
 @pytest.mark.parametrize("late_s", [gang_completion.LATE_S, -60.0], ids=["seconds before", "long before"])
 def test_logs_that_a_triggerer_has_copied_before_have_a_note(
     triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch, late_s: float
@@ -347,14 +351,32 @@ def test_trigger_that_records_the_first_outcome_does_not_ask_who_else_has_copied
     triggerer: Triggerer,
 ) -> None:
     """In a burst, gangs end before their triggers begin, and each request waits for its turn at the supervisor."""
-
-    def wait_until_complete(one: Task) -> None:
-        poll(lambda: all("completionTime" in job.get("status", {}) for job in one.jobs))
-
     triggerer.run(before=wait_until_complete)
 
     assert triggerer.xcoms["return_value"] == RESULTS
     assert "GetXCom" not in triggerer.supervisor.asked
+
+
+@pytest.mark.parametrize("stopped_in", ["_read_logs", "_push_xcoms"])
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_logs_that_another_triggerer_copies_while_this_one_is_stopped_have_a_note(
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch, stopped_in: str, is_stopped: bool
+) -> None:
+    """Airflow gives the trigger of a triggerer that is stopped in the middle of an end to another one."""
+    original = getattr(gang_completion._Completion, stopped_in)
+
+    async def stop(*arguments: Any) -> Any:
+        found = await original(*arguments)
+        triggerer.xcoms.setdefault("gang_end", "of the other triggerer")
+        if is_stopped:  # each time that passes counts as long
+            monkeypatch.setattr(gang_completion, "STOPPED_S", -1.0)
+        return found
+
+    monkeypatch.setattr(gang_completion._Completion, stopped_in, stop)
+
+    _, log = triggerer.run(before=wait_until_complete)
+
+    assert ("lines appear a second time" in log) is is_stopped
 
 
 @pytest.mark.parametrize(("logs", "is_told"), [("all", True), ("none", False)])

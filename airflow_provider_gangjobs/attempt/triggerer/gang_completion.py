@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -72,6 +73,8 @@ LATE_S: Final = 20.0
 """How long after the end of its gang an end may begin before another triggerer may have begun it while this one was
 stopped. Airflow gives the triggers of a triggerer that is silent to another one after `[triggerer]
 triggerer_health_check_threshold`, by default 30 s. It does so at once with those of a triggerer that is stopped."""
+STOPPED_S: Final = 20.0
+"""After a pause of so long in the middle of an end, another triggerer may have done the end meanwhile."""
 CLOCK_ERROR_S: Final = 2.0
 """How far the end of the gang and the time of the API server may be wrong, which are known in whole seconds."""
 PUSHES_AT_ONCE_MAX: Final = 3
@@ -101,6 +104,23 @@ class _Limits:
         self.pushes = asyncio.Semaphore(PUSHES_AT_ONCE_MAX)
         self.deliveries = asyncio.Semaphore(DELIVERIES_AT_ONCE_MAX)
         self.first_request: asyncio.Task[str] | None = None
+        self._ran_at = self._resumed_at = -math.inf
+
+    def now(self) -> float:
+        """Return the time by the clock of the running loop, and note that this process runs."""
+        now = asyncio.get_running_loop().time()
+        if now - self._ran_at > STOPPED_S:
+            self._resumed_at = now
+        self._ran_at = now
+        return now
+
+    def was_stopped(self, since: float) -> bool:
+        """Return whether this process may have been stopped so long that Airflow gave its triggers to another one.
+
+        :param since: An earlier result of `now`.
+        """
+        self.now()
+        return self._resumed_at > since
 
 
 def ask_airflow_once(args: TriggerArgs, ti: Any) -> None:
@@ -188,6 +208,7 @@ class _Completion:
     async def _push_results(self, client: Client, event: GangEvent, end: TriggerEnd) -> Sequence[str]:
         """Push the XComs, and return the lines of the logs that were not streamed."""
         limits, may_be_begun = loop_local(_Limits), self._may_be_begun(client, event)
+        since = limits.now()
         evidence = await collect_outcomes(client, event, self.seen.outcomes)
         if not evidence.is_complete or evidence.held:
             raise _NeedsWorkerError("not every outcome of its ranks is recorded")
@@ -201,12 +222,14 @@ class _Completion:
             async with limits.logs:
                 lines = await self._read_logs(client, event, end, evidence.outcomes)
         async with limits.pushes:
+            may_be_begun |= limits.was_stopped(since)
             was_begun = bool(lines) and may_be_begun and (not end.pushes_xcoms or await has_xcom(self.ti, XCOM_END))
+            since = limits.now()
             if not await awaits_delivery(client, self.args.ref, self.args.claim):
                 raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
             if end.pushes_xcoms:
                 await self._push_xcoms(event, value, end)
-        if was_begun:
+        if was_begun or (lines and limits.was_stopped(since)):
             self.log.warning("Another triggerer may have copied these logs before, so lines appear a second time")
         return lines
 
