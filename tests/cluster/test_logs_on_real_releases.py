@@ -73,7 +73,7 @@ async def wait_with_logs(tenant: Tenant, submission: Submission, lines: list[str
     """Wait for the end of a gang as a trigger does, which streams logs."""
     log: Any = logging.Logger("trigger")
     handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: lines.extend(record.getMessage().split("\n"))  # type: ignore[method-assign]
     log.addHandler(handler)
     ref, more = submission.ref, {"claim": "somebody", "stream_bytes_max": 2**24, "kept_bytes_max": 2**24}
     arguments = TriggerArgs(

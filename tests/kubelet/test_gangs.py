@@ -51,9 +51,10 @@ class StreamedLines(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        label, found, line = record.getMessage().partition(LABEL)
-        is_line = found and not label and not line.startswith("(")
-        (self.of_rank_0 if is_line else self.notes).append(line or label)
+        for text in record.getMessage().split("\n"):
+            label, found, line = text.partition(LABEL)
+            is_line = found and not label and not line.startswith("(")
+            (self.of_rank_0 if is_line else self.notes).append(line or label)
 
     def wait_event(self) -> GangEvent:
         self._thread.join(TIMEOUT_S)
