@@ -59,13 +59,13 @@ MESSAGE_CHARACTERS_MAX: Final = 4096
 def join_lines(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines as messages of several lines, in order. A line that exceeds the limit is a message of its own."""
     message: list[str] = []
-    room = MESSAGE_CHARACTERS_MAX
+    size = 0
     for line in lines:
-        room -= len(line) + 1
-        if message and (room < 0 or len(message) == MESSAGE_LINES_MAX):
+        if message and (len(message) == MESSAGE_LINES_MAX or size + len(line) >= MESSAGE_CHARACTERS_MAX):
             yield "\n".join(message)
-            message, room = [], MESSAGE_CHARACTERS_MAX - len(line) - 1
+            message, size = [], 0
         message.append(line)
+        size += len(line) + 1
     if message:
         yield "\n".join(message)
 

@@ -68,13 +68,13 @@ Airflow itself ends the deferral."""
 LOGS_AT_ONCE_MAX: Final = 8
 """How many gangs of an event loop copy their logs at once."""
 LOG_BYTES_MAX: Final = 256 * 1024
-"""How much of the logs of one gang a trigger copies. Airflow reads some 200 KiB a second from a triggerer."""
+"""How much of the logs of one gang a trigger copies. Airflow reads 20 to 200 KiB a second from a triggerer."""
 LATE_S: Final = 20.0
 """How long after the end of its gang an end may begin before another triggerer may have begun it while this one was
 stopped. Airflow gives the triggers of a triggerer that is silent to another one after `[triggerer]
 triggerer_health_check_threshold`, by default 30 s. It does so at once with those of a triggerer that is stopped."""
 STOPPED_S: Final = 20.0
-"""After a pause of so long in the middle of an end, another triggerer may have done the end meanwhile."""
+"""After a pause of so long in the middle of an end, another triggerer may have done the end meanwhile; see `LATE_S`."""
 CLOCK_ERROR_S: Final = 2.0
 """How far the end of the gang and the time of the API server may be wrong, which are known in whole seconds."""
 PUSHES_AT_ONCE_MAX: Final = 3

@@ -176,7 +176,7 @@ HOLD_S: Final = 10.0
 """How long the release of a pod waits for its log, after the outcome of the pod is recorded."""
 FINISH_S: Final = 180.0
 """How long an event waits until the logs of deleted pods, which were read, are in the log of the task. Airflow reads
-some 200 KiB a second from a triggerer, and lines that it reads after the event are missing."""
+20 to 200 KiB a second from a triggerer, and lines that it reads after the event are missing."""
 
 
 class LogStreaming:
