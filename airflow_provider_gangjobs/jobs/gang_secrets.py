@@ -44,6 +44,8 @@ T = TypeVar("T")
 HIDDEN: Final = "(This text is not shown, because this process does not know the secrets of the gang)"
 SECRET_CHARACTERS_MIN: Final = 5
 """Airflow's masker leaves out shorter ones, too: they occur in ordinary words."""
+SECRET_LINE_CHARACTERS_MIN: Final = 16
+"""A line of a secret that is so long is a secret of its own. Shorter ones occur in ordinary texts."""
 PLACES_MAX: Final = 256
 """Some 20 KB of the 256 KiB of annotations. Each secret has one place, wherever else it occurs."""
 _MESSAGES: Final = frozenset({"message", "status_message"})
@@ -140,7 +142,14 @@ async def read_mask(client: Client, ref: GangRef, jobs: Sequence[Mapping[str, An
         return SecretMask(None)
     except (LookupError, TypeError, ValueError, AttributeError):
         return SecretMask(None)
-    return SecretMask(secrets if all(secrets) else None)
+    return SecretMask([*secrets, *_long_lines(secrets)] if all(secrets) else None)
+
+
+def _long_lines(secrets: Sequence[str]) -> Iterator[str]:
+    """Yield the long lines of secrets. A program may write a key line by line, and the end of a log may begin in it."""
+    for secret in secrets:
+        if len(lines := secret.splitlines()) > 1:
+            yield from (line for line in map(str.strip, lines) if len(line) >= SECRET_LINE_CHARACTERS_MIN)
 
 
 def has_secrets(spec: GangSpec, mask: Callable[[str], str]) -> bool:

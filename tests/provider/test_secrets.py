@@ -296,3 +296,21 @@ async def test_secret_is_masked_across_the_chunks_of_a_log(size: int) -> None:
     masked = b"".join([chunk async for chunk in mask.chunks(chunks())])
 
     assert masked == mask(text.decode()).encode() == b"***-end ***-***end *** two\n abcd beg"
+
+
+def test_lines_of_a_key_are_masked_one_by_one(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program may write a key line by line, and the last lines of a log may begin in a key."""
+    lines = [f"key-line-{number:02}-of-a-private-key" for number in range(12)]
+    key = "\n".join(["-----BEGIN KEY-----", *lines, "-----END KEY-----"])
+    slowly = 'printf "%s\\n" "$KEY" | while read line; do echo "$line"; sleep 0.1; done; echo done; exit 3'
+    worker_knows(key)
+
+    one = Deferred.of(
+        task(slowly, deferrable=True, logs="all", stream_logs=True, workers=1, env={"KEY": key}),
+        key,
+    )
+    event, log = one.run_trigger(capsys)
+    seen, printed = asyncio.run(readers_see(one.task)), terminal_shows(one.task, capsys)
+
+    assert "[rank 0] done" in log
+    assert "of-a-private-key" not in json.dumps([event, log, seen, printed], default=str)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 HELD_PARTS: Final = 64
-"""How many parts wait for the parts after them. A secret of more lines is found only if it arrives at once."""
+"""How many parts wait for the parts after them. The lines of a longer secret, or of one that a program writes slowly,
+are masked one by one, if they are long (`gang_secrets`)."""
 
 LAST_BYTES_MAX: Final = 2**20
 NOTES_MAX: Final = 20
