@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS
 from tests.annotations import claimed
@@ -220,6 +221,13 @@ def refused_xcom(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> Non
     supervisor.refused = "return_value"
 
 
+def slow_backend(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> None:
+    async def push(*arguments: Any, **options: Any) -> None:
+        raise TimeoutError("the backend of XComs did not answer")
+
+    monkeypatch.setattr(gang_completion, "push_xcom", push)
+
+
 def test_end_of_a_task_with_an_execution_timeout_has_less_time(
     triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +247,7 @@ def test_end_of_a_task_with_an_execution_timeout_has_less_time(
         (long_logs, "its logs are too long for a triggerer"),
         (slow_end, "the end was not complete within"),
         (refused_xcom, "AirflowRuntimeError in the triggerer"),
+        (slow_backend, "TimeoutError in the triggerer"),
     ],
 )
 def test_end_that_fails_in_the_triggerer_is_that_of_a_worker(
@@ -377,6 +386,41 @@ def test_logs_that_another_triggerer_copies_while_this_one_is_stopped_have_a_not
     _, log = triggerer.run(before=wait_until_complete)
 
     assert ("lines appear a second time" in log) is is_stopped
+
+
+def test_logs_that_another_triggerer_copied_before_this_one_ran_again_have_a_note(
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This triggerer was stopped when the gang ended, so the other one recorded the outcomes and ended the task."""
+    monkeypatch.setattr(Harvester, "is_first_recorder", False)
+    triggerer.xcoms["gang_end"] = "of the other triggerer"
+    began_long_before = f"sleep 4; {WRITE}"
+
+    _, log = triggerer.run(triggerer.task(began_long_before))
+
+    assert "lines appear a second time" in log
+
+
+@pytest.mark.parametrize(("stopped_s", "is_stopped"), [(0.2, True), (TIMEOUT_S, False)])
+async def test_supervisor_that_is_silent_counts_as_a_triggerer_that_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, stopped_s: float, is_stopped: bool
+) -> None:
+    """At its first request, a supervisor loads Airflow's API server, and sends no heartbeat meanwhile."""
+    monkeypatch.setattr(gang_completion, "STOPPED_S", stopped_s)
+    limits = gang_completion._Limits()
+
+    async def answer() -> str:
+        for _ in range(20):
+            await asyncio.sleep(0.02)
+            limits.now()  # of the other ends of this process
+        return "deferred"
+
+    limits.first_request = asyncio.create_task(answer())
+    since = limits.now()
+
+    await limits.first_answer()
+
+    assert limits.was_stopped(since) is is_stopped
 
 
 @pytest.mark.parametrize(("logs", "is_told"), [("all", True), ("none", False)])

@@ -75,8 +75,6 @@ stopped. Airflow gives the triggers of a triggerer that is silent to another one
 triggerer_health_check_threshold`, by default 30 s. It does so at once with those of a triggerer that is stopped."""
 STOPPED_S: Final = 20.0
 """After a pause of so long in the middle of an end, another triggerer may have done the end meanwhile; see `LATE_S`."""
-CLOCK_ERROR_S: Final = 2.0
-"""How far the end of the gang and the time of the API server may be wrong, which are known in whole seconds."""
 PUSHES_AT_ONCE_MAX: Final = 3
 """How many gangs of an event loop push their XComs at once. Airflow's supervisor answers in the order of the requests,
 and the message with the events of all triggers is one of them: it must not wait for the XComs of a hundred gangs."""
@@ -122,6 +120,14 @@ class _Limits:
         self.now()
         return self._resumed_at > since
 
+    async def first_answer(self) -> None:
+        """Wait for the first answer of Airflow. A supervisor that is silent for long counts as one that was stopped."""
+        since = self.now()
+        if self.first_request is not None:
+            await asyncio.wait({self.first_request}, timeout=FIRST_REQUEST_S)
+        if self.now() - since > STOPPED_S:
+            self._resumed_at = self._ran_at
+
 
 def ask_airflow_once(args: TriggerArgs, ti: Any) -> None:
     """Ask Airflow for the state of the task, if the process has not asked Airflow before and the task may end here.
@@ -147,21 +153,21 @@ async def complete(
     """
     if args.end is None:
         return False
-    within_s = END_WITHIN_S if args.deadline is None else END_WITH_DEADLINE_WITHIN_S
-    completion = _Completion(args, ti, log, seen or SeenEnd(), began)
+    limits, within_s = loop_local(_Limits), END_WITHIN_S if args.deadline is None else END_WITH_DEADLINE_WITHIN_S
+    limit = asyncio.timeout(within_s)
+    completion = _Completion(args, ti, log, seen or SeenEnd(), began, limits.now())
     try:
         if event.status is not Status.SUCCEEDED:
             raise _NeedsWorkerError("the gang has not succeeded")
-        if (first := loop_local(_Limits).first_request) is not None:
-            await asyncio.wait({first}, timeout=FIRST_REQUEST_S)
-        async with asyncio.timeout(within_s):
+        await limits.first_answer()
+        async with limit:
             await completion.run(event, TriggerEnd.of(args.end))
-    except TimeoutError:
-        why = f"the end was not complete within {within_s:.0f} s"
     except _NeedsWorkerError as needed:
         why = str(needed)
     except Exception as error:  # a worker meets it again, and raises it
         why = str(error) if is_for_users(error) else f"{type(error).__name__} in the triggerer"
+        if isinstance(error, TimeoutError) and limit.expired():
+            why = f"the end was not complete within {within_s:.0f} s"
         log.debug("The task could not be ended in the triggerer", exc_info=True)
     else:
         return True
@@ -180,6 +186,7 @@ class _Completion:
     log: Logger
     seen: SeenEnd
     began: float
+    end_began: float
     has_copied_logs: bool = field(default=False, init=False)
     """The log of the task has lines of the ranks that a worker would copy again."""
 
@@ -208,7 +215,6 @@ class _Completion:
     async def _push_results(self, client: Client, event: GangEvent, end: TriggerEnd) -> Sequence[str]:
         """Push the XComs, and return the lines of the logs that were not streamed."""
         limits, may_be_begun = loop_local(_Limits), self._may_be_begun(client, event)
-        since = limits.now()
         evidence = await collect_outcomes(client, event, self.seen.outcomes)
         if not evidence.is_complete or evidence.held:
             raise _NeedsWorkerError("not every outcome of its ranks is recorded")
@@ -222,9 +228,9 @@ class _Completion:
             async with limits.logs:
                 lines = await self._read_logs(client, event, end, evidence.outcomes)
         async with limits.pushes:
-            may_be_begun |= limits.was_stopped(since)
-            was_begun = bool(lines) and may_be_begun and (not end.pushes_xcoms or await has_xcom(self.ti, XCOM_END))
+            may_be_begun |= limits.was_stopped(self.end_began)
             since = limits.now()
+            was_begun = bool(lines) and may_be_begun and (not end.pushes_xcoms or await has_xcom(self.ti, XCOM_END))
             if not await awaits_delivery(client, self.args.ref, self.args.claim):
                 raise _NeedsWorkerError("another try is responsible for the gang, or the gang is delivered or gone")
             if end.pushes_xcoms:
@@ -240,11 +246,11 @@ class _Completion:
         not stopped since, recorded the first one.
         """
         ended, running_s = event.times.get("ended"), asyncio.get_running_loop().time() - self.began
-        if self.seen.is_first_recorder and running_s < LATE_S:
-            return False
-        if ended is None:
+        if not self.seen.is_first_recorder:
             return True
-        return (client.server_clock.now() - ended).total_seconds() > min(LATE_S, running_s - CLOCK_ERROR_S)
+        if running_s < LATE_S:
+            return False
+        return ended is None or (client.server_clock.now() - ended).total_seconds() > LATE_S
 
     async def _push_xcoms(self, event: GangEvent, value: Any, end: TriggerEnd) -> None:
         """Push the XComs at the same time, because each of them waits for its turn at Airflow's supervisor.
@@ -276,7 +282,7 @@ class _Completion:
         def keep(more: Sequence[str]) -> None:
             nonlocal left
             lines.extend(more)
-            left -= sum(map(len, more))
+            left -= sum(len(line.encode(errors="replace")) for line in more)
             if left < 0:
                 raise _NeedsWorkerError("its logs are too long for a triggerer")
 

@@ -89,9 +89,9 @@ async def collect_outcomes(client: Client, event: GangEvent, known: Sequence[Out
     """Return the outcomes of a gang that succeeded, also of pods whose outcomes are not recorded.
 
     The function sends one request if the ledger has the outcome of every completed rank and no pod is held, and none if
-    these outcomes are known. Otherwise
-    it reads the Job and lists the pods, records the outcomes that can be recorded now, and releases their pods. It
-    reads the outcomes of all other pods from their status. These pods stay held, so a later try can read them again.
+    these outcomes are known. Otherwise it reads the Job and lists the pods, records the outcomes that can be recorded
+    now, and releases their pods. It reads the outcomes of all other pods from their status. These pods stay held, so a
+    later try can read them again.
 
     :param known: Outcomes that the ledger has.
 
