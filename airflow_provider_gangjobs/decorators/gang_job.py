@@ -19,7 +19,6 @@ from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from airflow.sdk.definitions.mappedoperator import validate_mapping_kwargs
 from msgspec.structs import replace as replace_struct
 
-from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
 from airflow_provider_gangjobs.container_programs import PROGRAMS, python_runner
 from airflow_provider_gangjobs.container_programs.python_runner import Gang
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
@@ -178,15 +177,15 @@ class GangJobTask(_TaskDecorator):  # type: ignore[type-arg]
         # Airflow would take `resources` in default_args for its own. Without an entry, a worker gives them to the gang.
         expanded = _TaskDecorator._expand(super().override(resources=None), expand_input, strict=strict)  # noqa: SLF001
         del expanded.operator.partial_kwargs["resources"]  # type: ignore[attr-defined]
-        given = self.kwargs.get("start_from_trigger")
-        if starts_from_trigger() if given is None else given:
-            self._start_from_trigger(expanded.operator, expand_input.value)  # type: ignore[attr-defined]
+        self._start_from_trigger(expanded.operator, expand_input.value)  # type: ignore[attr-defined]
         return expanded
 
     def _start_from_trigger(self, operator: Any, values: Any) -> None:
-        """Let the triggerer start the gangs of a mapped task, if it can."""
-        from airflow_provider_gangjobs.parameters.triggerer_start import with_start
+        """Let the triggerer start the gangs of a mapped task, if it shall and can."""
+        from airflow_provider_gangjobs.parameters.triggerer_start import wants_start, with_start
 
+        if not wants_start(operator):
+            return
         shared = operator.partial_kwargs
         mapped = {name: None for row in ([values] if isinstance(values, Mapping) else values) for name in row}
         if not _needs_context(self.function, shared["op_args"], {**shared["op_kwargs"], **mapped}):

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
-from airflow_provider_gangjobs.airflow_api.configuration import starts_from_trigger
 from airflow_provider_gangjobs.airflow_api.exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.airflow_api.task_end import applying, replaced_methods
 from airflow_provider_gangjobs.airflow_api.task_state import (
@@ -74,9 +73,6 @@ class GangJobOperator(GangParameters):
         """Return what `.expand()` makes mapped tasks of, as Airflow does."""
         with answers_to_unknown(cls, kwargs):
             made = super().partial(**kwargs)
-        given = kwargs.get("start_from_trigger")
-        if not (starts_from_trigger() if given is None else given):
-            return made
         from airflow_provider_gangjobs.parameters.triggerer_start import gang_partial
 
         return gang_partial(made)

@@ -22,7 +22,12 @@ from airflow.sdk.definitions.mappedoperator import DictOfListsExpandInput, ListO
 from airflow.triggers.base import BaseTrigger, StartTriggerArgs
 from msgspec import Struct
 
-from airflow_provider_gangjobs.airflow_api.configuration import conf, ends_from_trigger
+from airflow_provider_gangjobs.airflow_api.configuration import (
+    conf,
+    default_deferrable,
+    ends_from_trigger,
+    starts_from_trigger,
+)
 from airflow_provider_gangjobs.airflow_api.task_end import applying
 from airflow_provider_gangjobs.gang.checkpoints import is_object_store
 from airflow_provider_gangjobs.parameters.checks import is_file_path, is_manifest_file
@@ -59,6 +64,8 @@ _OF_DAG: Final = ("user_defined_macros", "user_defined_filters", "jinja_environm
 _COMMON: Final = ("do_xcom_push", "execution_timeout", "render_template_as_native_obj")
 """The parameters of Airflow's own operator that the start of a gang needs."""
 _OF_WORKER: Final = ("pre_execute", "on_execute_callback", "run_as_user", "map_index_template")
+_ORDERED: Final = frozenset({"env", "roles"})
+"""Parameters whose order counts: ranks are numbered by the order of roles, and a variable may name the ones before."""
 _DEFAULT_POOL: Final = "default_pool"
 _DEFAULT_PRIORITY: Final = 1
 
@@ -108,7 +115,8 @@ def _reasons(kind: type, given: Mapping[str, Any], dag: Any) -> Iterator[tuple[s
     """Yield each reason that is no value of a parameter of the gang, and whether it applies."""
     yield "this Airflow is older than 3.3", not hasattr(BaseTrigger, "on_kill")
     yield f"{kind.__name__} may do more than the operator of the provider", path_of(kind) not in KNOWN_OPERATORS
-    yield "deferrable is false", given.get("deferrable") is not None and not given["deferrable"]
+    deferrable = given.get("deferrable")
+    yield "deferrable is false", not (default_deferrable() if deferrable is None else deferrable)
     yield (
         "[triggerer] queues_enabled is true, and Airflow gives no queue to the trigger, which would wait for ever",
         conf.getboolean("triggerer", "queues_enabled", fallback=False),
@@ -194,16 +202,12 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     :param operator: Airflow's mapped operator.
     :param values: The values over which it is mapped: lists by parameter, or a list of mappings.
     """
-    # A worker applies the `default_args` when it makes the operator of one value.
-    given, _ = get_merged_defaults(operator.dag, operator.task_group, None, None)
-    shared: Mapping[str, Any] = {**given, **operator.partial_kwargs}
-    if shared.get("start_from_trigger") is False:
-        return TriggererStart("start_from_trigger is false")
+    shared = _shared(operator)
     names = (*defaults_of(operator.operator_class), *(("op_args", "op_kwargs", "rank_resources") if source else ()))
     known = {name: shared[name] for name in names if shared.get(name) is not None}
     parameters = {name: convert(name, value) if name in PARAMETERS else value for name, value in known.items()}
     kind = operator.operator_class
-    if reason := reason_for_worker(kind, parameters, shared, operator.dag, source):
+    if reason := reason_for_worker(kind, parameters, {**shared, **parameters}, operator.dag, source):
         return TriggererStart(reason)
     try:
         require_literal(values, is_classic=source is None)
@@ -212,6 +216,21 @@ def start_of_mapped(operator: Any, values: Any, source: ExtractedSource | None =
     common = {name: shared[name] for name in _COMMON if name in shared}
     mapped = {"mapped": list(values)} if isinstance(values, Mapping) else {}
     return _start(kind, parameters, common, source, _end_of_mapped(operator, shared), **mapped)
+
+
+def wants_start(operator: Any) -> bool:
+    """Return whether the triggerer shall start the gangs of a mapped operator, if it can."""
+    wanted = _shared(operator).get("start_from_trigger")
+    return bool(starts_from_trigger() if wanted is None else wanted)
+
+
+def _shared(operator: Any) -> Mapping[str, Any]:
+    """Return what all task instances of a mapped operator have in common.
+
+    A worker applies the `default_args` when it makes the operator of one value.
+    """
+    given, _ = get_merged_defaults(operator.dag, operator.task_group, None, None)
+    return {**given, **operator.partial_kwargs}
 
 
 def _end_of_mapped(operator: Any, shared: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -266,8 +285,11 @@ def defaults_of(operator: Any) -> Mapping[str, Any]:
 
 
 def _is_default(value: Any, default: Any) -> bool:
+    # The operator makes an empty tuple of None, and `stream_logs=()` is no default.
+    if value is None or (value == () and default is None):
+        return True
     # `stream_logs=1` is rank 1, and equals the default True.
-    return value in (None, ()) or bool(isinstance(value, bool) is isinstance(default, bool) and value == default)
+    return isinstance(value, bool) is isinstance(default, bool) and bool(value == default)
 
 
 def _is_ours(kind: type) -> bool:
@@ -291,9 +313,19 @@ def require_literal(values: Any, *, is_classic: bool) -> None:
     if not all(isinstance(each, (list, tuple)) for each in lists):
         raise NeedsWorkerError("the task is mapped over values that only a worker resolves")
     to_plain(values, "expand")
-    if is_classic:
-        for row in [{name: item} for name, items in values.items() for item in items] if by_name else values:
+    for row in [{name: item} for name, items in values.items() for item in items] if by_name else values:
+        for name, value in row.items():
+            if (not is_classic or name in _ORDERED) and _has_order(value):
+                raise NeedsWorkerError(f"a database may change the order of {name}, over which the task is mapped")
+        if is_classic:
             _require_parameters(row)
+
+
+def _has_order(value: Any) -> bool:
+    """Return whether a value of JSON has an object of several names, whose order PostgreSQL does not keep."""
+    if isinstance(value, Mapping):
+        return len(value) > 1 or any(map(_has_order, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_has_order, value))
 
 
 def task_parameters(start: Mapping[str, Any], mapped: Any, map_index: int | None) -> dict[str, Any]:
@@ -322,10 +354,11 @@ def task_parameters(start: Mapping[str, Any], mapped: Any, map_index: int | None
 
 
 class GangPartial(OperatorPartial):
-    """What `.expand()` makes mapped tasks of, whose gangs the triggerer starts if it can."""
+    """What `.expand()` makes mapped tasks of, whose gangs the triggerer starts if it shall and can."""
 
     def _expand(self, expand_input: Any, *, strict: bool) -> Any:
-        return with_start(super()._expand(expand_input, strict=strict), expand_input.value)
+        mapped = super()._expand(expand_input, strict=strict)
+        return with_start(mapped, expand_input.value) if wants_start(mapped) else mapped
 
 
 def with_start(operator: Any, values: Any, source: ExtractedSource | None = None) -> Any:

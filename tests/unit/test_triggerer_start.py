@@ -182,6 +182,39 @@ def test_default_args_of_a_dag_win_over_the_option_of_airflow(monkeypatch: pytes
     assert [serialized(dag).task_dict[name].start_from_trigger for name in ("one", "many")] == [False, False]
 
 
+def test_default_args_of_a_dag_let_mapped_tasks_start_in_the_triggerer() -> None:
+    with DAG("d", schedule=None, default_args={"start_from_trigger": True}) as dag:
+
+        @task.gang_job(image="i")
+        def train(a: int) -> int:
+            return a
+
+        train.expand(a=[1])
+        GangJobOperator.partial(task_id="many", image="i").expand(args=[["a"]])
+        GangJobOperator.partial(task_id="off", image="i", start_from_trigger=False).expand(args=[["a"]])
+
+    starts = [serialized(dag).task_dict[name].start_from_trigger for name in ("train", "many", "off")]
+
+    assert starts == [True, True, False]
+
+
+def test_default_of_deferrable_decides_for_mapped_tasks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "False")
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", image="i", start_from_trigger=True)
+        shared = GangJobOperator.partial(task_id="many", image="i", start_from_trigger=True)
+        shared.expand(args=[["a"]])
+
+    assert [serialized(dag).task_dict[name].start_from_trigger for name in ("one", "many")] == [False, False]
+
+
+def test_empty_list_of_streamed_ranks_is_given_to_the_trigger() -> None:
+    with DAG("d", schedule=None) as dag:
+        GangJobOperator(task_id="one", image="i", stream_logs=(), start_from_trigger=True)
+
+    assert start_in(dag, "one")["parameters"]["stream_logs"] == []
+
+
 def test_mapped_task_is_given_the_shared_parameters_and_finds_its_own_values() -> None:
     with DAG("d", schedule=None) as dag:
         GangJobOperator.partial(task_id="many", image="i", start_from_trigger=True).expand(
@@ -252,6 +285,28 @@ def test_function_that_takes_a_variable_of_the_context_starts_in_a_worker() -> N
 
     assert "gives the function ds" in one.operator.triggerer_start.reason
     assert [serialized(dag).task_dict[name].start_from_trigger for name in ("train", "many")] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_classic", "reason"),
+    [
+        ({"roles": [{"b": {}, "a": {}}]}, True, "order of roles"),
+        ([{"image": "i", "env": {"B": "1", "A": "$(B)"}}], True, "order of env"),
+        ({"roles": [{"a": {"env": {"B": "1", "A": "2"}}}]}, True, "order of roles"),
+        ({"row": [{"b": 1, "a": 2}]}, False, "order of row"),
+        ({"env": [{"A": "1"}], "resources": [{"memory": "1Gi", "cpu": "1"}]}, True, ""),
+        ({"row": [[1, 2], {"a": [1, 2]}], "env": [1]}, False, ""),
+    ],
+)
+def test_mapping_over_values_whose_order_a_database_may_change_starts_in_a_worker(
+    values: Any, is_classic: bool, reason: str
+) -> None:
+    """PostgreSQL sorts the names of an object in a serialized DAG by their length."""
+    if not reason:
+        require_literal(values, is_classic=is_classic)
+        return
+    with pytest.raises(NeedsWorkerError, match=reason):
+        require_literal(values, is_classic=is_classic)
 
 
 @pytest.mark.parametrize("values", [{"a": [1, object()]}, {"a": {"k": 1}}, object(), [{"files": {"a": "a.py"}}]])
