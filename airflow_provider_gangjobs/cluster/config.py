@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.kube.links import LinkTemplate, parse_links
+from airflow_provider_gangjobs.kube.yaml_errors import YAML_ERRORS
 
 PREFIX = "extra__kubernetes__"
 """Connections that Airflow created before 2.3 have this prefix on every extra."""
@@ -144,12 +146,10 @@ class _Extras:
         return value
 
     def _parse(self, text: str) -> Any:
-        try:
+        with suppress(ValueError, RecursionError):
             return json.loads(text)
-        except ValueError:
-            pass
         try:
             return yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
+        except YAML_ERRORS:
             # Not chained: the parser's message quotes the malformed line, which may contain a token.
             raise self._invalid("kube_config", "readable as JSON or YAML") from None

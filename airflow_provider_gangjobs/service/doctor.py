@@ -21,6 +21,7 @@ import yaml
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Forbidden, NotFound, is_webhook_unavailable
+from airflow_provider_gangjobs.cluster.http.connections import describe_exception
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS, served_versions
 from airflow_provider_gangjobs.cluster.served_resources import read_api_group, read_group_names, review
 from airflow_provider_gangjobs.ending.submissions import is_half_submitted
@@ -33,6 +34,7 @@ from airflow_provider_gangjobs.gang.state.gang_state import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Status
 from airflow_provider_gangjobs.kube.resources import CONFIGMAPS, JOBS, KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.kube.text import to_one_line
+from airflow_provider_gangjobs.kube.yaml_errors import YAML_ERRORS
 from airflow_provider_gangjobs.service.gangs import HALF_SUBMITTED_FOR, follow
 from airflow_provider_gangjobs.submission.capabilities import probe_job
 from airflow_provider_gangjobs.tracking.gang_listing import list_gangs
@@ -227,8 +229,10 @@ async def check_pods_ready(service: GangService, what: Examination) -> Sequence[
     text = next(iter((stored.get("data") or {}).values()), "")
     try:
         configuration = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return [unknown(check, f"ConfigMap {KUEUE_CONFIGURATION} is not YAML: {to_one_line(error)}")]
+    except YAML_ERRORS as error:
+        return [
+            unknown(check, f"ConfigMap {KUEUE_CONFIGURATION} is not YAML: {to_one_line(describe_exception(error))}")
+        ]
     if not isinstance(configuration, Mapping):
         return [unknown(check, f"ConfigMap {KUEUE_CONFIGURATION} has no configuration")]
     image = ""

@@ -143,9 +143,10 @@ async def test_queue_without_kueue_is_named(cluster: SubmissionCluster) -> None:
     assert finding.what == "queue team is named, and Kueue is not installed"
 
 
-async def test_configuration_of_kueue_that_is_no_yaml_is_unknown(cluster: SubmissionCluster) -> None:
+@pytest.mark.parametrize("text", ["a: [1", "a: !!bool '1'"])
+async def test_configuration_of_kueue_that_is_no_yaml_is_unknown(cluster: SubmissionCluster, text: str) -> None:
     await cluster.client.create(NAMESPACES, {"metadata": {"name": KUEUE_NAMESPACE}})
-    stored = {"metadata": {"name": KUEUE_CONFIGURATION}, "data": {"config.yaml": "a: [1"}}
+    stored = {"metadata": {"name": KUEUE_CONFIGURATION}, "data": {"config.yaml": text}}
     await cluster.client.create(CONFIGMAPS, stored, KUEUE_NAMESPACE)
     client: Any = ManagedJobs(cluster.client, lambda job: job)
     found = await examine(GangService(client), HERE)

@@ -121,9 +121,12 @@ def test_key_of_a_kubeconfig_whose_names_are_not_all_texts() -> None:
     assert read(kube_config="users: [{user: {1: a, b: c}}]").key != read(kube_config="users: [{user: {1: b}}]").key
 
 
-def test_kube_config_with_a_day_that_does_not_exist_is_refused() -> None:
+@pytest.mark.parametrize(
+    "text", ["until: 2026-13-45", "x: !!bool '1'", "x: !!timestamp foo", "x: !!int ''", "[" * 5000, '{"a":' * 99_999]
+)
+def test_kube_config_that_no_parser_reads_is_refused(text: str) -> None:
     with pytest.raises(InvalidConnection, match="readable as JSON or YAML"):
-        read(kube_config="until: 2026-13-45")
+        read(kube_config=text)
 
 
 def test_default_key_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
         ({"kube_config_path": "/nowhere/config"}, "the file /nowhere/config does not exist"),
         ({"kube_config": {"apiVersion": "v1"}}, "extra kube_config cannot be used"),
         ({"kube_config": kubeconfig("https://here"), "cluster_context": "gone"}, "name gone"),
-        ({"kube_config": kubeconfig("https://h", cluster={"certificate-authority": "/no/ca"})}, "'/no/ca'"),
+        ({"kube_config": kubeconfig("https://h", cluster={"certificate-authority": "/no/ca"})}, "the file /no/ca,"),
     ],
     ids=str,
 )

@@ -418,9 +418,16 @@ def test_error_names_the_field_and_what_to_do(change: dict[str, Any], problem: s
         ({"token": f"{SECRET}\nX-Header: 1"}, "token contains a character that a header cannot contain", "Correct"),
         ({"password": [SECRET], "username": "me"}, "password is not a string", "quotes"),
         ({"client-key-data": "&" + SECRET}, "client-key-data is not valid base64", "Encode the PEM text"),
-        ({"client-key": "/nowhere/key"}, "client-key names the file '/nowhere/key', which cannot be read", "readable"),
+        ({"client-key": "/nowhere/key"}, "client-key names the file /nowhere/key, which cannot be read", "readable"),
         ({"client-key": f"a\n{SECRET}"}, "client-key names the file (not shown", "Correct"),
-        ({"tokenFile": "/nowhere/token"}, "tokenFile names the file '/nowhere/token'", "Correct"),
+        ({"client-key": f"-----BEGIN KEY-----{SECRET}"}, "client-key names the file (not shown", "Correct"),
+        ({"tokenFile": f"token: {SECRET}"}, "tokenFile names the file (not shown", "Correct"),
+        (
+            {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": f"/a: {SECRET}"}},
+            "exec.command names the program (not shown",
+            "Install",
+        ),
+        ({"tokenFile": "/nowhere/token"}, "tokenFile names the file /nowhere/token,", "Correct"),
         ({"as-groups": ["a"]}, "as is not set, but as-uid, as-groups, or as-user-extra is set", "impersonate"),
         ({"auth-provider": {"config": {}}}, "auth-provider.name is not set", "Set"),
         ({"auth-provider": {"name": "gcp"}}, "auth-provider.name is gcp", "gke-gcloud-auth-plugin"),
@@ -451,6 +458,8 @@ def test_error_names_the_field_of_the_user(user: dict[str, Any], problem: str, r
         ({"server": f"https://me:{SECRET}@here"}, "server contains a user"),
         ({"proxy-url": f"socks5://me:{SECRET}@proxy"}, "proxy-url is not a URL of the form http://HOST:PORT"),
         ({"insecure-skip-tls-verify": "false"}, "insecure-skip-tls-verify is not a boolean"),
+        ({"tls-server-name": "a\x00b"}, "tls-server-name is not the name of a server"),
+        ({"tls-server-name": ".a"}, "tls-server-name is not the name of a server"),
     ],
 )
 def test_error_names_the_field_of_the_cluster(cluster: dict[str, Any], problem: str) -> None:
@@ -458,6 +467,28 @@ def test_error_names_the_field_of_the_cluster(cluster: dict[str, Any], problem: 
     assert isinstance(error, InvalidConnection)
     assert f"clusters[this].cluster.{problem}" in error.problem
     assert SECRET not in shown(error)
+
+
+PASTED = {
+    "with line breaks": f"apiVersion: v1\nusers:\n- name: me\n  user:\n    token: {SECRET}",
+    "without them, as a form leaves it": f"apiVersion: v1users:- name: me  user:    token: {SECRET}",
+    "as JSON": f'{{"token":"{SECRET}"}}',
+}
+
+
+@pytest.mark.parametrize("pasted", PASTED.values(), ids=PASTED)
+def test_kubeconfig_in_the_place_of_its_file_name_is_not_shown(pasted: str) -> None:
+    error = load(None, kube_config_path=pasted)
+    assert isinstance(error, InvalidConnection)
+    assert "kube_config_path looks like the content of a kubeconfig" in error.problem
+    assert error.remedy == "Move the content into kube_config."
+    assert SECRET not in shown(error)
+
+
+def test_file_name_that_may_be_a_token_is_not_shown() -> None:
+    error = load(None, kube_config_path=f"eyJ{SECRET}")
+    assert isinstance(error, InvalidConnection)
+    assert error.problem == "the file (not shown, because it may be a secret) does not exist"
 
 
 def test_authorities_with_comments_in_any_alphabet_are_accepted() -> None:
@@ -479,6 +510,13 @@ def test_error_of_the_yaml_parser_names_the_line_and_not_its_content(tmp_path: P
     assert isinstance(error, InvalidConnection)
     assert "is not valid YAML (line 3)" in error.problem
     assert SECRET not in shown(error)
+
+
+@pytest.mark.parametrize("value", ["!!bool '1'", "!!timestamp foo", "!!int ''"])
+def test_tag_that_does_not_fit_its_value_is_no_valid_yaml(value: str) -> None:
+    error = load_text(f"x: {value}".encode())
+    assert isinstance(error, InvalidConnection)
+    assert "is not valid YAML" in error.problem
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "&a {users: *a}", "users: &a [{name: me, user: *a}]"])

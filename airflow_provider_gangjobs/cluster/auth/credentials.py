@@ -34,6 +34,8 @@ from airflow_provider_gangjobs.cluster.auth.kubeconfig import (
     TokenUnavailableError,
     default_paths,
     existing_paths,
+    looks_like_content,
+    shown_path,
 )
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
@@ -431,7 +433,11 @@ def _kubeconfig(config: ClusterConfig) -> Kubeconfig | None:
     if config.kube_config_path is not None:
         if paths := existing_paths(config.kube_config_path):
             return Kubeconfig.from_files(paths)
-        raise ConfigError(f"the file {config.kube_config_path} does not exist", "Correct kube_config_path.")
+        problem = f"the file {shown_path(config.kube_config_path)} does not exist"
+        if looks_like_content(config.kube_config_path):
+            problem = "kube_config_path looks like the content of a kubeconfig, and not like the name of a file"
+            raise ConfigError(problem, "Move the content into kube_config.")
+        raise ConfigError(problem, "Correct kube_config_path.")
     if paths := default_paths():
         return Kubeconfig.from_files(paths)
     if is_in_pod():
@@ -446,7 +452,7 @@ def _from_context(cluster: Section, user: Section, *, verify: bool, timeout_s: f
         base_url=base_url,
         tls=TlsConfig(ca=cluster.pem("certificate-authority"), verify=verify),
         proxy=_proxy(cluster, base_url),
-        server_hostname=cluster.text("tls-server-name"),
+        server_hostname=_server_hostname(cluster),
         impersonation=impersonation_headers(user),
     )
     # The last step, because it may run a program.
@@ -461,6 +467,13 @@ def _base_url(cluster: Section) -> str:
     if "@" in url.netloc:
         raise cluster.error("server", "contains a user", "Move username and password to the user of the context.")
     return f"{url.scheme}{server[len(url.scheme) :]}".rstrip("/")
+
+
+def _server_hostname(cluster: Section) -> str | None:
+    name = cluster.text("tls-server-name")
+    if name is not None and (name.startswith(".") or not name.isprintable()):
+        raise cluster.error("tls-server-name", "is not the name of a server")
+    return name
 
 
 def _proxy(cluster: Section, base_url: str) -> Proxy | None:

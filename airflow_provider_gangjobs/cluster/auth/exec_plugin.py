@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.auth.kubeconfig import TokenUnavailableError
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import TokenUnavailableError, shown_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -148,6 +148,7 @@ def run_plugin(spec: Section, cluster: Section, *, timeout_s: float) -> ExecCred
     info = {"apiVersion": api_version, "kind": "ExecCredential", "spec": _exec_info_spec(spec, cluster)}
     environment = {**os.environ, **_environment(spec), "KUBERNETES_EXEC_INFO": _json(info, spec)}
     process = _start([command, *spec.texts("args")], environment, spec)
+    command = shown_path(command)
     try:
         returncode, output, errors = _finish(process, timeout_s)
     except TimeoutError:
@@ -231,7 +232,7 @@ def _start(command: list[str], environment: dict[str, str], spec: Section) -> su
         hint = redacted(spec.text("installHint") or "", secrets_of(spec.value))
         remedy = f"Install the program on workers and triggerers, or correct its name. {hint}".rstrip()
         raise spec.error(
-            "command", f"names the program {command[0]}, which cannot be run: {exc.strerror}", remedy
+            "command", f"names the program {shown_path(command[0])}, which cannot be run: {exc.strerror}", remedy
         ) from None
     except ValueError:
         raise spec.error("args", "or env contains a character that a program cannot receive") from None

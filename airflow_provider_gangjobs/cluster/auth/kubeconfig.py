@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from msgspec import Struct
 
+from airflow_provider_gangjobs.kube.yaml_errors import YAML_ERRORS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -152,7 +154,7 @@ class Section(Struct, frozen=True):
             return Path(self.directory, path).read_bytes()
         except (OSError, ValueError) as exc:
             reason = (exc.strerror if isinstance(exc, OSError) else None) or "it is not a file name"
-            problem = f"names the file {_shown_path(self.directory, path)}, which cannot be read: {reason}"
+            problem = f"names the file {shown_path(path, self.directory)}, which cannot be read: {reason}"
             remedy = "Correct the file name, or make the file readable for workers and triggerers."
             raise self.error(name, problem, remedy) from None
 
@@ -171,11 +173,20 @@ class Section(Struct, frozen=True):
             raise self.error(f"{name}-data", "is not valid base64", remedy) from None
 
 
-def _shown_path(directory: str, path: str) -> str:
+def shown_path(path: str, directory: str = "") -> str:
     """Return the name of a file for a message. A text that is no file name may be a secret in the wrong field."""
-    if len(path) > _PATH_CHARACTERS_MAX or not path.isprintable() or path.startswith("eyJ"):
+    is_token = path.startswith("eyJ")
+    if len(path) > _PATH_CHARACTERS_MAX or not path.isprintable() or is_token or looks_like_content(path):
         return "(not shown, because it may be a secret)"
-    return f"'{Path(directory, path)}'"
+    return str(Path(directory, path))
+
+
+def looks_like_content(path: str) -> bool:
+    """Return whether a text in the place of a file name is the content of a file, in YAML or JSON or as PEM.
+
+    A field of a form for one line takes the line breaks out of what is pasted into it.
+    """
+    return any(mark in path for mark in ("\n", ": ", "{", "-----"))
 
 
 INLINE_SOURCE = "extra kube_config"
@@ -266,7 +277,7 @@ def _read(path: str) -> Section:
     except OSError as exc:
         remedy = "Make the file readable for workers and triggerers."
         raise ConfigError(f"{source} cannot be read: {exc.strerror}", remedy) from None
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as exc:
+    except YAML_ERRORS as exc:
         # Not chained: the parser's message quotes the malformed line, which may contain a token.
         mark = getattr(exc, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark else ""
