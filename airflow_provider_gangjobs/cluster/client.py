@@ -46,6 +46,7 @@ from airflow_provider_gangjobs.cluster.http.transport import (
     decode_object,
 )
 from airflow_provider_gangjobs.kube.resources import PODS, Resource
+from airflow_provider_gangjobs.kube.text import plain_scalar
 from airflow_provider_gangjobs.kube.views import ApiGroupView
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
 LOG_IDLE_TIMEOUT_S = 60.0
 REQUESTS_MAX = 100
+_encode = msgspec.json.Encoder(enc_hook=plain_scalar).encode
 __all__ = [
     "Client",
     "ClientStatistics",
@@ -189,7 +191,7 @@ class Client:
             "POST",
             resource.path(namespace),
             query,
-            msgspec.json.encode(body),
+            _encode(body),
             accept=METADATA_ONLY if returns_metadata else JSON,
         )
         stored = await self._retries.send("create", partial(self._transport.send, request))
@@ -219,7 +221,7 @@ class Client:
             "PATCH",
             path,
             None,
-            msgspec.json.encode(body),
+            _encode(body),
             content_type=f"application/{patch_type}-patch+json",
             accept=METADATA_ONLY if returns_metadata else JSON,
         )

@@ -65,8 +65,8 @@ def is_model(value: Any) -> bool:
 
 
 def describe_value(value: Any) -> str:
-    """Return a short description for a message. The text of a model has many lines, so its class is named."""
-    return f"a {type(value).__name__}" if is_model(value) else f"{value!r:.80}"
+    """Return a short description for a message. Objects, such as dicts, may have secrets, so their type is named."""
+    return f"{value!r:.80}" if value is None or isinstance(value, (str, int, float)) else f"a {type(value).__name__}"
 
 
 def convert_parameter(name: str, value: Any) -> Any:

@@ -37,6 +37,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import (
 from airflow_provider_gangjobs.gang.schedulers import KUEUE, KueueTopology, dialects_of, select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy, roles_of
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
+from airflow_provider_gangjobs.kube.text import plain_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,6 +114,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
+for _kind in (str, int, float):
+    _Dumper.add_multi_representer(_kind, lambda dumper, value: dumper.represent_data(plain_scalar(value)))
 
 
 def to_yaml(objects: Iterable[Object], changes: Iterable[Change] = ()) -> str:

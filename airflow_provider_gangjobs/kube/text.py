@@ -153,3 +153,18 @@ def _quoted(value: Field) -> str:
     text = str(value)
     is_plain = text.isprintable() and not any(character in text for character in ' ="')
     return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
+def plain_scalar(value: Any) -> str | int | float:
+    """Return a text or a number of a type of its own, such as those of numpy or of a YAML library, as one of Python.
+
+    Raises:
+        TypeError: the value is neither.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise TypeError(f"a {type(value).__name__} is neither text nor a number")

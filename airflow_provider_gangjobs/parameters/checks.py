@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.spec import (
     DURATION_MAX_S,
     RESULTS_LIMIT_BYTES,
@@ -138,12 +139,13 @@ def to_whole_seconds(value: Any) -> Any:
 def duration_problems(name: str, value: Any) -> Iterator[Problem]:
     """Yield a problem if the value is neither `None` (no limit) nor a positive number of seconds, of at most ten
     years."""
-    if value is not None and not _is_duration(value):
-        yield Problem(name, f"is {value!r}, not a positive duration", "Give a timedelta, seconds, or None for no limit")
-
-
-def _is_duration(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= DURATION_MAX_S
+    if value is None:
+        return
+    remedy = "Give a timedelta, seconds, or None for no limit"
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        yield Problem(name, f"is {describe_value(value)}, not a positive duration", remedy)
+    elif value > DURATION_MAX_S:
+        yield Problem(name, f"is {value!r} seconds, and ten years are the limit", remedy)
 
 
 def flag_problems(name: str, value: Any) -> Iterator[Problem]:
@@ -155,7 +157,7 @@ def flag_problems(name: str, value: Any) -> Iterator[Problem]:
 def conn_id_problems(name: str, value: Any) -> Iterator[Problem]:
     """Yield a problem if the value is not the id of a connection that rendering its template may give."""
     if (not isinstance(value, str) or not value) and not is_templated(value):
-        yield Problem(name, f"is {value!r:.80}", "Give the id of a connection of Airflow, or leave it out")
+        yield Problem(name, f"is {describe_value(value)}", "Give the id of a connection of Airflow, or leave it out")
 
 
 def to_url(given: Any) -> Any:

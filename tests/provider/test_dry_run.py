@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -10,13 +11,29 @@ from airflow.sdk import DAG
 
 from airflow_provider_gangjobs.decorators.gang_job import gang_job_task
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.preview import JOB_UID, WORKLOAD_UID, preview
+from airflow_provider_gangjobs.gang.preview import JOB_UID, WORKLOAD_UID, preview, to_yaml
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.stored_gang import read_job
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from tests.provider.submission_cluster import KEY, OBJECTS, running_cluster
 
+
+class OwnText(str):
+    """As of ruamel.yaml or numpy."""
+
+
+class OwnNumber(int):
+    """As of ruamel.yaml."""
+
+
+class Image(StrEnum):
+    TRAINER = "trainer:1"
+
+
 SPECS = {
+    "texts and numbers of types of their own": GangSpec(
+        image=Image.TRAINER, workers=OwnNumber(2), command=[OwnText("a")], env={"A": OwnText("b")}
+    ),
     "a gang with files": GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"}),
     "plain pods": GangSpec(image="trainer:1", workers=2, gang="off"),
     "one pod": GangSpec(image="trainer:1"),
@@ -52,6 +69,12 @@ async def test_preview_has_the_objects_that_a_submission_creates(spec: GangSpec)
     for one in shown:
         found = stored[one["kind"], one["metadata"]["name"]]
         assert is_within({name: one[name] for name in one if name in ("metadata", "spec", "data")}, found)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_yaml_has_the_same_objects(spec: GangSpec) -> None:
+    shown = preview(spec, KEY)
+    assert tuple(yaml.safe_load_all(to_yaml(shown))) == shown
 
 
 def test_task_prints_its_objects_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:

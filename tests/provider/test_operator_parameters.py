@@ -77,13 +77,32 @@ def test_all_problems_are_reported_together() -> None:
     assert all(name in problems for name in ("workers", "on_kill", "run_timeout"))
 
 
-@pytest.mark.parametrize("given", ["5m", float("inf"), float("nan"), 10**12, True], ids=str)
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("5m", "is '5m', not a positive duration"),
+        (float("nan"), "is nan, not a positive duration"),
+        (True, "is True, not a positive duration"),
+        (float("inf"), "is inf seconds, and ten years are the limit"),
+        (timedelta(days=4000), "is 345600000.0 seconds, and ten years are the limit"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["queue_timeout", "assemble_timeout"])
-def test_wrong_duration_is_one_problem(name: str, given: Any) -> None:
+def test_wrong_duration_is_one_problem(name: str, given: Any, what: str) -> None:
     found = problems_of(**{name: given})
 
     assert "1 problem, nothing was created" in found
-    assert f"{name}: is {given!r}, not a positive duration" in found
+    assert f"{name}: {what}" in found
+
+
+@pytest.mark.parametrize("name", ["secrets", "kubernetes_conn_id"])
+@pytest.mark.parametrize("given", [{"password": "hunter2"}, [{"password": "hunter2"}], b"hunter2"], ids=str)
+def test_object_that_may_be_secret_is_not_repeated(name: str, given: Any) -> None:
+    found = problems_of(**{name: given})
+
+    assert name in found
+    assert "hunter2" not in found
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Validation of parameters and manifests: all problems are reported at once, each with its place and the remedy."""
 
 import datetime
+import json
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, content_id_of
+from airflow_provider_gangjobs.gang.render.user_manifest import manifest_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid, validate
 from tests.examples import examples
@@ -314,6 +318,9 @@ def test_all_problems_are_reported_together():
         {"env": ["PASSWORD=hunter2"]},
         {"env_from": "hunter2"},
         {"files": "hunter2"},
+        {"env": {"PASSWORD": b"hunter2"}},
+        {"args": ["--password", b"hunter2"]},
+        {"volumes": [{"name": "a", "csi": {"volumeAttributes": {"password": b"hunter2"}}}]},
         {"resources": {"limits": "hunter2"}},
         {"pod_overrides": {"spec": {"containers": [{"env": ["PASSWORD=hunter2"]}]}}},
         {"manifest": job({"spec": {"containers": [{"name": "a", "image": "a", "env": "PASSWORD=hunter2"}]}})},
@@ -324,6 +331,37 @@ def test_value_that_may_be_secret_is_not_repeated(given):
     problems = validate(GangSpec(**{"image": "a", **given}))
     assert problems
     assert "hunter2" not in str(problems)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        b"a",
+        datetime.timedelta(seconds=30),
+        Decimal(3),
+        {1, 2},
+        Path("/a"),
+        datetime.date(2026, 1, 1),
+        object(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("security_context.runAsUser", lambda value: {"security_context": {"runAsUser": value}}),
+        ("pod_overrides.spec.nodeName", lambda value: {"pod_overrides": {"spec": {"nodeName": value}}}),
+        ("tolerations[0].tolerationSeconds", lambda value: {"tolerations": [{"tolerationSeconds": value}]}),
+        ("volumes[0].hostPath.path", lambda value: {"volumes": [{"name": "a", "hostPath": {"path": value}}]}),
+        ("env[0].valueFrom.x", lambda value: {"env": [{"name": "A", "valueFrom": {"x": value}}]}),
+        ("manifest.spec.backoffLimit", lambda value: {"manifest": job(backoffLimit=value)}),
+    ],
+)
+def test_value_that_json_cannot_hold_is_refused_and_not_sent_as_another_one(path, given, value):
+    problems = validate(GangSpec(image="a", **given(value)))
+    assert [problem.path for problem in problems if "JSON cannot hold" in problem.what] == [path]
 
 
 def test_all_problems_of_env_are_reported_together():
@@ -655,6 +693,44 @@ def test_value_that_yaml_does_not_read_as_text_is_reported_as_written_and_as_rea
     problems = [str(problem) for problem in validate(GangSpec(manifest=MANIFEST_TEXT.format(written=written)))]
     message = f'line 11 has {written}, which YAML reads as {read}. Quote it: "{written}".'
     assert problems == ([] if read is None else [f"manifest.spec.template.spec.containers[0].env[0].value: {message}"])
+
+
+READ_AS_TEXT = {
+    "tabs before a comment": ("a\t\t# note", "a"),
+    "a tab at the end": ("a\t", "a"),
+    "a tab before the value": ("\ta", "a"),
+    "the sign =": ("=", "="),
+    "a character in two escapes of JSON": (r'"\ud83d\ude80"', "\N{ROCKET}"),
+}
+
+
+@pytest.mark.parametrize(("written", "text"), READ_AS_TEXT.values(), ids=READ_AS_TEXT)
+def test_text_that_kubectl_reads_is_read_too(written, text):
+    spec = GangSpec(manifest=MANIFEST_TEXT.format(written=written))
+
+    assert validate(spec) == ()
+    (container,) = manifest_of(spec)["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "A", "value": text}]
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_manifest_in_json_means_what_it_means_in_yaml(indent):
+    manifest = {**job(), "metadata": {"annotations": {"a": "\N{ROCKET} \t \N{LATIN SMALL LETTER E WITH ACUTE}"}}}
+
+    assert manifest_of(GangSpec(manifest=json.dumps(manifest, indent=indent))) == manifest
+
+
+@pytest.mark.parametrize(
+    "written", ["!!bool '1'", "!!timestamp foo", "!!int ''", "!!float x", "!!binary é", "9999-99-99", "!unknown a"]
+)
+def test_value_that_yaml_cannot_read_is_a_problem_with_its_line(written):
+    (problem,) = validate(GangSpec(manifest=MANIFEST_TEXT.format(written=written)))
+    assert "is not YAML: line 11: " in problem.what
+
+
+def test_tab_in_the_indentation_is_a_problem_with_its_line():
+    (problem,) = validate(GangSpec(manifest="apiVersion: batch/v1\nkind: Job\nspec:\n\ttemplate: {}\n"))
+    assert "is not YAML: line 4: " in problem.what
 
 
 def test_key_that_yaml_does_not_read_as_text_is_reported():

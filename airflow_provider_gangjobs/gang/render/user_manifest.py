@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.client_models import job_of_pod
+from airflow_provider_gangjobs.kube.text import is_utf8
 from airflow_provider_gangjobs.kube.well_known import DEFAULT_CONTAINER, MAIN_CONTAINER
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ class UserManifest(Struct, frozen=True):
     def not_text_problem(self, path: str, value: Any) -> Problem:
         written = self.scalars.get(path)
         if written is None:
-            return Problem(path, f"is {_describe(value)}, not text", f'Write it as text: "{_as_text(value)}"')
+            remedy = f'Write it as text: "{_as_text(value)}"' if isinstance(value, (int, float)) else "Give text"
+            return Problem(path, f"is {describe_type(value)}, not text", remedy)
         return Problem(
             path,
-            f"line {written.line} has {written.text}, which YAML reads as {_describe(value)}",
+            f"line {written.line} has {written.text}, which YAML reads as {describe_type(value)}",
             f'Quote it: "{written.text}"',
         )
 
@@ -192,10 +194,11 @@ def parse_documents(text: str, *, parameter: str = "") -> tuple[UserManifest, ..
         return (_unreadable(what, f"At most {TEXT_CHARACTERS_MAX} are accepted", parameter),)
     try:
         return _read_text(text, parameter)
-    except yaml.MarkedYAMLError as exc:
-        where = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark else ""
-        return (_unreadable(f"is not YAML: {where}{exc.problem}", "Correct the text", parameter),)
-    except (yaml.YAMLError, ValueError) as exc:
+    except yaml.YAMLError as exc:
+        mark, problem = getattr(exc, "problem_mark", None), getattr(exc, "problem", exc)
+        where = f"line {mark.line + 1}: " if mark else ""
+        return (_unreadable(f"is not YAML: {where}{problem}", "Correct the text", parameter),)
+    except ValueError as exc:
         return (_unreadable(f"is not YAML: {exc}", "Correct the text", parameter),)
 
 
@@ -213,7 +216,10 @@ def _unreadable(problem: str, remedy: str, parameter: str = "manifest") -> UserM
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what is nested too deeply before Python's own limit ends the process or the parser."""
+    """Reads what kubectl reads, and refuses what is nested too deeply before Python's own limit ends the process.
+
+    Each error has its line.
+    """
 
     _depth = 0
 
@@ -224,6 +230,35 @@ class _Loader(yaml.SafeLoader):
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def scan_to_next_token(self) -> None:
+        """Skip what separates tokens. A tab may do so within a line, as YAML says, and PyYAML does not know it."""
+        super().scan_to_next_token()
+        while (self.flow_level or not self.allow_simple_key) and self.peek() == "\t":
+            self.forward()
+            super().scan_to_next_token()
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as exc:  # each reader of a scalar has errors of its own
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            what = f"{node.value:.60} is no {node.tag.rpartition(':')[2]}. Quote it, if it is text"
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark) from exc
+
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        """Return a text. JSON writes a character as two escapes if it has more than 16 bits."""
+        text = str(self.construct_scalar(node))
+        if is_utf8(text):
+            return text
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+for _tag in ("str", "value"):  # PyYAML has no reader for a plain `=`
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_text)
 
 
 def _read_text(text: str, parameter: str) -> tuple[UserManifest, ...]:
@@ -358,7 +393,8 @@ def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _describe(value: Any) -> str:
+def describe_type(value: Any) -> str:
+    """Return what a value is, for a message. Of texts and objects, which may be secret, that is only the type."""
     match value:
         case bool():
             return f"the boolean {str(value).lower()}"

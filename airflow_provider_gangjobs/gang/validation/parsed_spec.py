@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.gang.render.pod_template import user_template
 from airflow_provider_gangjobs.gang.render.user_manifest import (
     UserManifest,
     copy_without_nulls,
+    describe_type,
     iter_scalars,
     parse_manifest,
     path_of,
@@ -134,6 +135,8 @@ def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
             # The names of a mapping `env` are checked with its values, so that all their problems are reported.
             has_checked_keys = parameter == "env" and isinstance(value, Mapping)
             yield from _not_sendable(parameter, value)
+            if parameter in _WITH_ANY_VALUES or (parameter == "env" and not isinstance(value, Mapping)):
+                yield from not_json_problems(UserManifest(value), parameter)
             if not has_checked_keys and all(problem.path != parameter for problem in found):
                 yield from _keys_that_are_not_text(parameter, value)
 
@@ -241,13 +244,18 @@ def _integers(parsed: ParsedSpec) -> Iterator[Problem]:
             yield Problem(f"manifest.spec.{name}", f"is {value!r}, not a whole number of 0 or more", "Correct it")
 
 
-def not_json_problems(source: UserManifest) -> Iterator[Problem]:
-    """Yield a problem for each value of a manifest that JSON does not have, such as a date."""
-    for path, value in iter_scalars(source.data, "manifest"):
-        if isinstance(value, float) and not math.isfinite(value):
-            yield Problem(path, f"is {value}, which JSON cannot hold", "Write a number or text")
-        elif not isinstance(value, (str, int, float, bool)) and value is not None:
-            yield source.not_text_problem(path, value)
+def not_json_problems(source: UserManifest, path: str = "manifest") -> Iterator[Problem]:
+    """Yield a problem for each value that JSON does not have, such as a date. It would be sent as something else."""
+    for at, scalar in iter_scalars(source.data, path):
+        if isinstance(scalar, float) and not math.isfinite(scalar):
+            yield Problem(at, f"is {scalar}, which JSON cannot hold", "Write a number or text")
+        elif scalar is None or isinstance(scalar, (str, int, float)):
+            continue
+        elif at in source.scalars:
+            yield source.not_text_problem(at, scalar)
+        else:
+            remedy = "Give text, a number, a boolean, a list or a dict"
+            yield Problem(at, f"is {describe_type(scalar)}, which JSON cannot hold", remedy)
 
 
 _DEFAULT: Final = GangSpec()
@@ -315,6 +323,12 @@ _BY_TYPE: Final[Mapping[str, Expected]] = {
     "Mapping[str, Any] | None": {},
 }
 """What is expected of a parameter by its type."""
+_WITH_ANY_VALUES: Final = {
+    name
+    for name, kind in FIELD_TYPES.items()
+    if kind in ("Mapping[str, Any] | None", "Sequence[Mapping[str, Any]] | None") and name != "resources"
+}
+"""Parameters whose values no other check reads, except by name. Quantities of resources are read as numbers or text."""
 _CHECKED_WITH_MEANING: Final = frozenset({"checkpoints", "gang_scheduler"})
 """Parameters for which another check says what may be given."""
 _PARAMETERS: Final[Mapping[str, Expected]] = {
