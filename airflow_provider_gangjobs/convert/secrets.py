@@ -14,20 +14,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAME: Final = re.compile(
-    r"(?!.*(?:PAD|EOS|BOS|SEP|MASK|UNK|CLS|STOP|SPECIAL|IMAGE)_TOKEN$)"  # of language models
-    r"(?:.*PASSWORD|(?:.*_|PG)?(?:TOKEN|PASS|PASSWD|PWD|PASSPHRASE|SECRET|CREDENTIALS?|AUTHORIZATION|SIG|SIGNATURE"
-    r"|(?:API|ACCESS|ACCOUNT|SECRET|PRIVATE|AUTH|ENCRYPTION|SIGNING)_?KEY))"
+    r"(?!.*(?:PAD|EOS|BOS|SEP|MASK|UNK|CLS|STOP|SPECIAL|IMAGE)_TOKEN_?\d{0,3}$)"  # of language models
+    r"(?:.*PASSWORD|(?:.*_|PG)?(?:TOKEN|PASS|PASSWD|PWD|PW|PASSPHRASE|SECRET|CREDENTIALS?|CREDS|BEARER|AUTHORIZATION"
+    r"|SIG|SIGNATURE|(?:BASIC|DOCKER|PROXY|REDISCLI|REGISTRY)_AUTH|(?:ADO|AZURE|DATABRICKS|GH|GITHUB|GITLAB)_PAT"
+    r"|(?:API|ACCESS|ACCOUNT|SECRET|PRIVATE|AUTH|ENCRYPTION|SIGNING|FERNET|LICENSE|MASTER|STORAGE)_?KEY"
+    r"|(?:ANTHROPIC|AZURE|DATADOG|GEMINI|HF|MISTRAL|OPENAI|STRIPE|WANDB)_KEY))(?:_BASE|_VALUE|_?\d{1,3})?"
 )
 """Names whose values are secrets, as `variable_of` writes them."""
 _COUNTED: Final = ("TOKEN", "PASS")
 """A number is no secret after a name of this end, such as `max_token`."""
-_WORD: Final = r"(?P<name>[A-Za-z][\w.-]{0,63})"
+_WORD: Final = r"(?P<name>[A-Za-z_][\w.-]{0,63})"
 _UNQUOTED: Final = r"(?P<value>[^\s\"'$/{<(`;|&)-][^\s\"';|&)]*)"
-_ASSIGNED: Final = r"(?P<value>(?![A-Za-z_]\w{0,63}[.(\[])[^\s\"'$/{<(`;|&)-][^\s\"';|&)(\[]*)"
-"""An unquoted value that is no call and no attribute of a program."""
+_ASSIGNED: Final = (
+    r"(?P<value>(?![A-Za-z_]\w{0,63}[.(\[]|%[sdr(])[^\s\"'$/{<(`;|&)=-]"
+    r"(?:[^\s\"';|&)(\[,]|,(?![\w.-]{1,64}=))*)"
+)
+"""An unquoted value that is no call, no attribute, and no format of a program. Another setting ends it."""
 _OPTIONS: Final = r"(?:[^\n;|&]{0,256} )?"
 _PROGRAMS: Final = (
-    rf"(?:mysql|mariadb)[\w-]{{0,64}} {_OPTIONS}-p",
+    rf"(?:mysql|mariadb|7z)[\w-]{{0,64}} {_OPTIONS}-p",
+    rf"(?:(?:docker|podman|helm registry|az|oc) login|mongo\w{{0,32}}) {_OPTIONS}-p ",
+    rf"ldap\w{{1,32}} {_OPTIONS}-w ",
+    rf"(?:un)?zip {_OPTIONS}-P ",
+    r"aws configure set [\w.-]{0,64}(?:secret_access_key|session_token) ",
     rf"redis-cli {_OPTIONS}-a ",
     rf"openssl {_OPTIONS}-[kK] ",
     r"-pass(?:in|out)? [\"']?pass:",  # of openssl
@@ -41,12 +50,16 @@ _PATTERNS: Final = (
     (re.compile(rf"(?<![\w-])--?{_WORD}[ =][\"']?{_UNQUOTED}"), ""),
     (re.compile(rf"(?<![\w$.{{-])(?P<name>[A-Z_][A-Z0-9_]{{0,63}})={_UNQUOTED}"), ""),
     (re.compile(rf"{_WORD}[\"'\]]{{0,2}}\s{{0,3}}[=:]\s{{0,3}}[\"'](?P<value>[^\s\"'$/{{<`-][^\"'\n]*)"), ""),
-    (re.compile(rf"(?:^|[;&?]){_WORD}={_ASSIGNED}"), ""),
+    (re.compile(rf"^\+{{0,2}}{_WORD}={_UNQUOTED}\Z"), ""),
+    (re.compile(rf"(?:^|(?<=[;&?,=:\"'])|(?<=[^\s,(]\s))\+{{0,2}}{_WORD}={_ASSIGNED}"), ""),
     (re.compile(rf"(?m:^)[ \t]{{0,64}}{_WORD}[ \t]{{0,64}}[=:][ \t]{{0,64}}{_ASSIGNED}[ \t\r]{{0,64}}(?m:$)"), ""),
     (re.compile(rf"[\"'](?!(?i:authorization):){_WORD}:[ ]{{1,3}}{_UNQUOTED}"), ""),
     (re.compile(rf"(?<!\w)(?:{'|'.join(_PROGRAMS)})[\"']?(?P<value>[^\s\"'$;|&-][^\s\"'$;|&]*)"), "PASSWORD"),
     (re.compile(r"\becho [\"']?(?P<value>[^\s\"'$]{1,256})[\"']? ?\|[^\n]{0,256} --password-stdin"), "PASSWORD"),
     (re.compile(r"://[^/\s:@]{0,256}:(?P<value>[^/\s@$]{1,256})@"), "PASSWORD"),
+    (re.compile(r"\bjdbc:oracle:\w{1,16}:[^/\s:@]{1,256}/(?P<value>[^/\s@$]{1,256})@"), "PASSWORD"),
+    (re.compile(r"https?://(?=[A-Za-z_-]{0,256}\d)(?P<value>[\w-]{16,256}):?@"), "ACCESS_TOKEN"),
+    (re.compile(r"\"auth\"\s{0,3}:\s{0,3}\"(?P<value>[\w+/]{10,}={0,2})\""), "DOCKER_AUTH"),
     (re.compile(rf"(?<!\S)(?:-u|--user)[ =][\"']?[\w.@+-]{{1,64}}:{_UNQUOTED}"), "USER_PASS"),
     (re.compile(rf"(?i:authorization[\"']?:\s{{0,3}}[\"']?\w{{1,20}}) {_UNQUOTED}"), "AUTHORIZATION"),
     (
@@ -56,7 +69,7 @@ _PATTERNS: Final = (
     (
         re.compile(
             r"(?<!\w)(?P<value>(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|sk-|AKIA|AIza|nvapi-|npm_|pypi-)[\w-]{16,}"
-            r"|hooks\.slack\.com/services/[\w/]+)"
+            r"|hooks\.slack\.com/services/[\w/]+|(?<!-)eyJ[\w-]{5,}\.eyJ[\w-]{5,}\.[\w-]+)"  # the last is a JWT
         ),
         "ACCESS_TOKEN",
     ),
@@ -72,7 +85,7 @@ def variable_of(name: str) -> str:
 
 def has_secret_value(name: str, value: str) -> bool:
     """Return whether the value of a name is neither empty, nor a reference, nor a number or a boolean of an option."""
-    is_count = name.endswith(_COUNTED) and re.fullmatch(r"[\d.]+", value)
+    is_count = name.rstrip("_0123456789").endswith(_COUNTED) and re.fullmatch(r"[\d.]+", value)
     is_set = bool(value) and value.lower() not in ("true", "false", "yes", "no", "none", "null")
     return bool(_NAME.fullmatch(name)) and is_set and "$(" not in value and not is_count
 

@@ -312,6 +312,19 @@ SECRETS = {
     "a user": ("curl -u etl:hunter2 db", "curl -u etl:$(USER_PASS) db"),
     "a header": ('curl -H "Authorization: Bearer hunter2"', 'curl -H "Authorization: Bearer $(AUTHORIZATION)"'),
     "a form of a token": (f"wandb {'ghp_' + 'a1' * 18}", "wandb $(ACCESS_TOKEN)"),
+    "a web token": ("fetch eyJhbGciOiJI.eyJzdWIiOiIx.c2ln x", "fetch $(ACCESS_TOKEN) x"),
+    "a user that is a token": ("git clone https://0a1b2c3d4e5f6a7b@h/x", "git clone https://$(ACCESS_TOKEN)@h/x"),
+    "a login of a registry": (
+        '{"auths": {"r": {"auth": "aHVudGVyMg=="}}}',
+        '{"auths": {"r": {"auth": "$(DOCKER_AUTH)"}}}',
+    ),
+    "a URL of Oracle": ("x jdbc:oracle:thin:u/hunter2@h:1521", "x jdbc:oracle:thin:u/$(PASSWORD)@h:1521"),
+    "a setting of a program": (
+        "aws configure set aws_secret_access_key hunter2",
+        "aws configure set aws_secret_access_key $(PASSWORD)",
+    ),
+    "a small variable of a shell": ("cd /x; api_token=hunter2; a", "cd /x; api_token=$(API_TOKEN); a"),
+    "a setting in quotes": ("psql 'password=hunter2 host=h'", "psql 'password=$(PASSWORD) host=h'"),
 }
 NO_SECRETS = {
     "a reference": "fetch --token=$(TOKEN) --password ${PASSWORD} https://u:$PW@db",
@@ -323,6 +336,9 @@ NO_SECRETS = {
     "a port of a database": "mysql --protocol tcp -P 3306 -p",
     "a login with a reference": "wandb login $KEY; wandb login --relogin; sshpass -e x; echo $P | x --password-stdin",
     "an option of another program": "sshpass -e ssh -p 22 h; mc alias list; curl -k h; openssl rsa -passin file:/run/p",
+    "a port of a login": "ssh login -p 22; docker run -p 80:80 x; zip -r x.zip P",
+    "a comparison and a format": "f(a, token=x, n=1); print('token=%s' % x if token==x else 1)",
+    "a user of a URL": "git clone https://robot-account@h/x; ssh://git@h; curl https://node-1234567890123456:8080",
     "a setting": "ALLOW_EMPTY_PASSWORD=yes run",
 }
 
@@ -334,12 +350,54 @@ def test_secret_in_a_command_is_a_variable_of_a_secret(written: str, expected: s
 
 @pytest.mark.parametrize(
     "words",
-    ["redis-cli -a {} ping", "mysql -uroot -p{} db", "sshpass -p {} ssh h", "mc alias set s3 https://h KEY {}"],
+    [
+        "redis-cli -a {} ping",
+        "mysql -uroot -p{} db",
+        "sshpass -p {} ssh h",
+        "mc alias set s3 https://h KEY {}",
+        "docker login -u u -p {}",
+        "az login --service-principal -u u -p {}",
+        "unzip -P {} a.zip",
+        "ldapsearch -x -w {}",
+    ],
 )
 def test_secret_among_the_words_of_a_command_is_a_variable_of_a_secret(words: str) -> None:
     program, *args = words.format("hunter2").split()
     task = task_of(job(container={"command": [program], "args": args}))
     assert [*task.command, *task.args] == words.format("$(PASSWORD)").split()
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("db.password=hunter2", "db.password=$(DB_PASSWORD)"),
+        ("+wandb.api_key=hunter.2", "+wandb.api_key=$(WANDB_API_KEY)"),
+        ("host=h user=u password=hunter2 port=1", "host=h user=u password=$(PASSWORD) port=1"),
+        ("--from-literal=password=hunter2", "--from-literal=password=$(PASSWORD)"),
+        ("a=b,auth.password=hunter2,c=d", "a=b,auth.password=$(AUTH_PASSWORD),c=d"),
+        ("PRIVATE-TOKEN: hunter2", "PRIVATE-TOKEN: $(PRIVATE_TOKEN)"),
+        ("model.pad_token=x", "model.pad_token=x"),
+        ("model.max_token=512", "model.max_token=512"),
+    ],
+)
+def test_secret_of_a_word_is_found_wherever_the_word_stands(word: str, expected: str) -> None:
+    assert task_of(job(container={"command": [word, "run", word]})).command == [expected, "run", expected]
+
+
+NAMES_OF_SECRETS = (
+    "FERNET_KEY AIRFLOW__CORE__FERNET_KEY SECRET_KEY_BASE CLIENT_SECRET_VALUE MASTER_KEY STORAGE_KEY OPENAI_KEY GH_PAT "
+    "CREDS DB_PW DOCKER_AUTH BASIC_AUTH PASSWORD_2 TOKEN2 BEARER"
+)
+OTHER_NAMES = (
+    "PUBLIC_KEY KEY_PREFIX PARTITION_KEY SORT_KEY TOKENIZERS_PARALLELISM MAX_TOKENS PATH AUTHOR SPECIAL_TOKEN_2"
+)
+
+
+def test_name_of_a_variable_says_whether_its_value_is_secret() -> None:
+    env = [{"name": name, "value": "hunter2"} for name in (*NAMES_OF_SECRETS.split(), *OTHER_NAMES.split())]
+    variables = task_of(job(container={"env": env})).env
+    kept = [name for name, value in variables.items() if value == "hunter2"]
+    assert kept == OTHER_NAMES.split()
 
 
 @pytest.mark.parametrize("text", NO_SECRETS.values(), ids=NO_SECRETS)
