@@ -30,15 +30,18 @@ A request has three possible outcomes: it succeeded, it failed, or it failed and
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from airflow_provider_gangjobs.kube.text import to_printable
+from airflow_provider_gangjobs.kube.text import to_printable, to_printable_value
+
+T = TypeVar("T")
 
 MESSAGE_CHARACTERS_MAX = 256
 """Longer messages of a server are cut, because a server may quote whole objects."""
@@ -255,20 +258,9 @@ ERROR_OF_STATUS: Mapping[int, type[ApiError]] = {
 _BY_REASON: Mapping[str, type[ApiError]] = {"AlreadyExists": AlreadyExists, "Expired": Gone}
 
 
-class _StatusMeta(msgspec.Struct):
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class _Status(msgspec.Struct):
-    kind: str | None = None
-    reason: str | None = None
-    message: str | None = None
-    code: int | None = None
-    details: dict[str, Any] | None = None
-    metadata: _StatusMeta | None = None
-
-
-_status_decoder = msgspec.json.Decoder(_Status)
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises for bytes that it cannot decode: text that is not UTF-8 and values that are nested too deep are
+no errors of its own classes."""
 
 
 def error_from_reply(
@@ -283,23 +275,22 @@ def error_from_reply(
             kind = UnexpectedReply
         message = "the response is not from an API server" if kind is UnexpectedReply else ""
         return kind(status, request=request, message=message, retry_after_s=seconds)
-    if seconds is None and parsed.details:
-        seconds = _number(parsed.details.get("retryAfterSeconds"))
-    return _class_for(status, parsed.reason or "")(
+    reason, details = _field(parsed, "reason", ""), _field(parsed, "details", {})
+    return _class_for(status, reason)(
         status,
         request=request,
-        reason=parsed.reason or "",
-        message=parsed.message or "",
-        details=parsed.details,
-        continue_token=(parsed.metadata.continue_ or None) if parsed.metadata else None,
-        retry_after_s=seconds,
+        reason=reason,
+        message=_field(parsed, "message", ""),
+        details=details,
+        continue_token=_field(_field(parsed, "metadata", {}), "continue", "") or None,
+        retry_after_s=_number(details.get("retryAfterSeconds")) if seconds is None else seconds,
     )
 
 
 def error_from_watch_event(status_object: bytes | memoryview, *, request: str) -> ApiError:
     """Return the error for a watch event of type ERROR, whose object is a Status."""
-    parsed = _parse_status(status_object)
-    return error_from_reply(parsed.code if parsed and parsed.code else 500, status_object, request=request)
+    code = _number((_parse_status(status_object) or {}).get("code")) or 0
+    return error_from_reply(int(code) if 0 < code < 1000 else 500, status_object, request=request)
 
 
 def is_of_another_uid(error: ClusterError) -> bool:
@@ -331,19 +322,26 @@ def parse_retry_after(header: str | None, *, now: datetime | None = None) -> flo
         return float(header)
     try:
         moment = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
 
 
-def _parse_status(body: bytes | memoryview) -> _Status | None:
+def _parse_status(body: bytes | memoryview) -> dict[str, Any] | None:
     try:
-        parsed = _status_decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        parsed = to_printable_value(json.loads(bytes(body).decode(errors="replace")))
+    except (ValueError, RecursionError):
         return None
-    return parsed if parsed.kind == "Status" else None
+    return parsed if isinstance(parsed, dict) and parsed.get("kind") == "Status" else None
+
+
+def _field(parsed: Mapping[str, Any], name: str, default: T) -> T:
+    """Return a field, or `default` if the field has another type: a proxy may send anything, and one wrong field does
+    not make the others wrong."""
+    value = parsed.get(name)
+    return value if isinstance(value, type(default)) else default
 
 
 _ALWAYS_SERVED: Final = re.compile(r"\S+ /(api/v1|apis/batch/v1)/")
@@ -365,4 +363,9 @@ def _class_for(status: int, reason: str) -> type[ApiError]:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and value > 0 else None
+    """Return a positive number, which may be given as text."""
+    try:
+        number = float(str(value)) if isinstance(value, str | int | float) else 0.0
+    except ValueError:
+        return None
+    return number if number > 0 else None

@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     is_of_another_uid,
     parse_retry_after,
 )
-from airflow_provider_gangjobs.cluster.http.transport import WatchLimits
+from airflow_provider_gangjobs.cluster.http.transport import WatchLimits, decode_list, decode_object
 from airflow_provider_gangjobs.kube.resources import JOBS, NODES, PODS, Resource, podgroups
 from tests.provider.virtual_time import in_virtual_time
 from tests.timeouts import TIMEOUT_S
@@ -530,6 +530,56 @@ def test_body_that_is_no_status_is_ignored(garbage: bytes) -> None:
     assert error_from_reply(500, garbage, request="GET /x").message == ""
 
 
+ODD_FIELDS: dict[str, dict[str, Any]] = {
+    "a continue token that is null": {"metadata": {"continue": None}},
+    "metadata of another type": {"metadata": []},
+    "details of another type": {"details": []},
+    "a code that is text": {"code": "404"},
+    "a number that JSON does not have": {"details": {"x": float("nan")}},
+    "half a character": {"details": {"x": "\ud800"}},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_FIELDS.values(), ids=ODD_FIELDS)
+def test_status_with_an_odd_field_keeps_its_others(odd: dict[str, Any]) -> None:
+    text = json.dumps({"kind": "Status", "reason": "NotFound", "message": "no", **odd}).encode()
+    error = error_from_reply(404, text, request=JOB)
+    assert (type(error), error.reason, error.message) == (NotFound, "NotFound", "no")
+    assert type(error_from_watch_event(text, request="watch")) is (NotFound if "code" in odd else ServerError)
+
+
+def test_status_with_a_broken_character_keeps_the_rest() -> None:
+    error = error_from_reply(404, b'{"kind":"Status","reason":"NotFound","message":"no \xff"}', request=JOB)
+    assert (type(error), error.message) == (NotFound, "no \ufffd")
+
+
+DEEP = b'{"a":' * 9999 + b"1" + b"}" * 9999
+UNREADABLE_REPLIES = {
+    "no UTF-8": b'{"metadata":{"name":"\xff"},"items":[{"a":"\xff"}]}',
+    "nested too deep": b'{"items":[' + DEEP + b'],"other":' + DEEP + b"}",
+    "no JSON": b"<html>",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE_REPLIES.values(), ids=UNREADABLE_REPLIES)
+def test_reply_that_cannot_be_decoded_is_unexpected(text: bytes) -> None:
+    with pytest.raises(UnexpectedReply):
+        decode_object("GET /x", text)
+    with pytest.raises(UnexpectedReply):
+        decode_list("GET /x", text, dict)
+    status = b'{"kind":"Status","x":' + text + b"}"
+    assert type(error_from_reply(500, status, request="GET /x")) is ServerError
+
+
+def test_path_that_no_url_can_contain_is_not_sent() -> None:
+    async def get() -> None:
+        async with Client(config_for("http://127.0.0.1:1"), retry_for_s=0) as client:
+            await client.list(JOBS, "team", label_selector="\ud800")
+
+    with pytest.raises(Unreachable, match="HTTP does not allow the path"):
+        asyncio.run(get())
+
+
 def test_long_message_is_cut() -> None:
     assert len(error_from_reply(422, body("Invalid", "x" * 5000), request="GET /x").message) == 256
 
@@ -570,6 +620,7 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
         ("-7", None),
         ("soon", None),
         ("nan", None),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999", None),
         (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
         (format_datetime(NOW - timedelta(seconds=90), usegmt=True), 0.0),
     ],
@@ -580,7 +631,8 @@ def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | 
 
 def test_retry_after_has_a_maximum() -> None:
     assert error_from_reply(503, b"", request="", retry_after="86400").retry_after_s == RETRY_AFTER_MAX_S
-    assert error_from_reply(429, body(details={"retryAfterSeconds": 86400}), request="").retry_after_s == 60.0
+    for seconds in (86400, 10**400):
+        assert error_from_reply(429, body(details={"retryAfterSeconds": seconds}), request="").retry_after_s == 60.0
 
 
 def test_retry_after_is_read_from_the_body() -> None:

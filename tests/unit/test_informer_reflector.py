@@ -683,6 +683,14 @@ def test_bookmark_has_a_version(kind: Any) -> None:
     assert (event.type, event.object.metadata.resource_version) == ("BOOKMARK", "9")
 
 
+@pytest.mark.parametrize("odd", [b'"\xff"', b'{"a":' * 9999 + b"1" + b"}" * 9999], ids=["no UTF-8", "too deep"])
+def test_object_that_no_decoder_reads_is_no_view(odd: bytes) -> None:
+    pod = msgspec.Raw(b'{"metadata":{"name":' + odd + b"}}")
+    assert isinstance(ViewDecoder(PodView).decode(pod), Undecoded)
+    with pytest.raises(UnexpectedReply):
+        list(ViewDecoder(PodView).decode_events(b'{"type":' + odd + b"}\n"))
+
+
 def test_events_before_an_invalid_line_are_returned() -> None:
     events = iter(
         ViewDecoder(PodView).decode_events(line("ADDED", named("a")) + b"<html>\n" + line("ADDED", named("b")))

@@ -271,6 +271,21 @@ async def test_request_that_the_proxy_refused_was_never_sent() -> None:
     assert "pass" not in str(caught.value)
 
 
+@pytest.mark.parametrize("proxy", ["127.0.0.1:1", "proxy.invalid:3128"])
+async def test_proxy_that_cannot_be_reached_is_named_without_its_credentials(proxy: str) -> None:
+    cluster = {"proxy-url": f"http://user:sesame@{proxy}"}
+    async with Client(connection_to("https://api.example.org", cluster=cluster), retry_for_s=0) as client:
+        with pytest.raises(Unreachable, match=f"api.example.org through the proxy http://{proxy}: ") as caught:
+            await client.version()
+    assert "sesame" not in str(caught.value)
+
+
+async def test_host_that_tls_refuses_cannot_be_reached() -> None:
+    async with Client(connection_to("https://.example.org"), retry_for_s=0) as client:
+        with pytest.raises(Unreachable):
+            await client.version()
+
+
 def over_tls(server: ConnectionServer | Wire) -> ClusterConfig:
     return connection_to(server.url, authority=CERTIFICATE.certificate, cluster={"tls-server-name": "api.example.org"})
 

@@ -150,9 +150,11 @@ class Connections:
                     return connection
         try:
             streams = await _connect(access, tcp_keepalive=self._tcp_keepalive)
-        except (OSError, UnicodeError, h11.ProtocolError) as exc:
+        except (OSError, ValueError, h11.ProtocolError) as exc:
             error = TlsFailed if isinstance(exc, ssl.SSLError) else Unreachable
             where = urlsplit(access.base_url).netloc
+            if access.proxy is not None:
+                where = f"{where} through the proxy {access.proxy.url}"
             raise error(str(request), f"{where}: {describe_exception(exc)}") from exc
         connection = _Connection(streams, route)
         self._open.add(connection)
@@ -234,7 +236,7 @@ async def _connect(access: Access, *, tcp_keepalive: bool) -> Streams:
 
     Raises:
         OSError: there is no connection, or the TLS handshake failed (`ssl.SSLError`).
-        UnicodeError: the host is no name.
+        ValueError: the host is no name.
         h11.ProtocolError: the proxy does not speak HTTP.
     """
     server, via = urlsplit(access.base_url), access.proxy
@@ -310,11 +312,12 @@ def _encoded(request: Request, access: Access) -> h11.Request:
     headers: Headers = [("Host", server.netloc), ("Accept-Encoding", "gzip"), *request.headers(access)]
     if request.body is not None:
         headers.append(("Content-Length", str(len(request.body))))
-    target = f"{server.path}{request.target}"
+    begin = server.path
     if access.proxy is not None and access.ssl is None:  # the proxy forwards each request
-        target = f"{server.scheme}://{server.netloc}{target}"
+        begin = f"{server.scheme}://{server.netloc}{begin}"
         headers += access.proxy.headers
     try:
+        target = f"{begin}{request.target}"
         return h11.Request(method=request.method, target=target, headers=headers)
     except (UnicodeEncodeError, h11.LocalProtocolError):
         why = "HTTP does not allow the path or a header of this request"

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, ServerClock
 from airflow_provider_gangjobs.cluster.errors import (
+    UNREADABLE,
     ApiError,
     ClusterError,
     ReplyLost,
@@ -156,7 +157,7 @@ def decode_list(request: str, body: bytes, kind: type[T]) -> ListResponse[T]:
 def _decode(request: str, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
-    except msgspec.MsgspecError as exc:
+    except UNREADABLE as exc:
         message = f"the response does not have the requested type: {exc}"
         raise UnexpectedReply(200, request=request, message=message) from exc
 

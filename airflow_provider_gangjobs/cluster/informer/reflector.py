@@ -24,6 +24,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
+    UNREADABLE,
     ApiError,
     ClusterError,
     Forbidden,
@@ -145,7 +146,7 @@ class ViewDecoder(Generic[V]):
         """Decode one object."""
         try:
             return self._view_decoder.decode(raw)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return _decode_identity(raw)
 
     def decode_events(self, lines: bytes) -> Iterable[WatchEvent[V]]:
@@ -156,7 +157,7 @@ class ViewDecoder(Generic[V]):
         """
         try:
             events: list[WatchEvent[V]] = self._batch_decoder.decode_lines(lines)
-        except msgspec.MsgspecError:  # Also for bookmarks and errors whose object does not have the view's type.
+        except UNREADABLE:  # Also for bookmarks and errors whose object does not have the view's type.
             return self._events_by_line(lines)
         return events
 
@@ -177,7 +178,7 @@ def _raw_events(lines: bytes) -> Iterator[_RawEvent]:
         if line.strip():
             try:
                 event = _event_decoder.decode(line)
-            except msgspec.MsgspecError as exc:
+            except UNREADABLE as exc:
                 raise UnexpectedReply(200, request="watch", message="a line is not a watch event") from exc
             yield event
 
@@ -185,7 +186,7 @@ def _raw_events(lines: bytes) -> Iterator[_RawEvent]:
 def _decode_identity(raw: msgspec.Raw) -> Undecoded:
     try:
         return _undecoded_decoder.decode(raw)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return Undecoded()
 
 
