@@ -55,13 +55,16 @@ def set_parameters(task: Task, config_maps: Mapping[str, Document]) -> None:
     :param config_maps: The ConfigMaps of the files by name.
 
     Raises:
-        ConversionError: a part has another structure than that of Kubernetes.
+        ConversionError: a part has another structure than that of Kubernetes, or no part has pods.
     """
     for part in task.parts:
         require_structure(task, part.spec)
-        if not part.size and len(task.parts) > 1:
+        if not part.size:
             task.note(f"{part.name} is left out: it has no pods")
-    task.parts = [part for part in task.parts if part.size] or task.parts
+    task.parts = [part for part in task.parts if part.size]
+    if not task.parts:
+        remedy = "Give it one or more by replicas or completions, or leave the object out"
+        raise task.document.error(f"{task.document.kind} has no pods", remedy)
     use_files(task, config_maps)
     if len(task.parts) > 1:
         _set_roles(task)

@@ -116,7 +116,8 @@ def _kept_env(task: Task, env: list[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 def _env(env: list[dict[str, Any]]) -> Any:
     """Return a mapping of the variables, or the list if the mapping cannot say the same."""
-    is_plain = all(item.keys() <= {"name", "value", "valueFrom"} for item in env)
+    sources = ("value", "valueFrom")
+    is_plain = all(item.keys() <= {"name", *sources} and not all(map(item.get, sources)) for item in env)
     if not is_plain or len({item["name"] for item in env}) < len(env):
         return env
     return {one["name"]: {"valueFrom": one["valueFrom"]} if "valueFrom" in one else one.get("value", "") for one in env}

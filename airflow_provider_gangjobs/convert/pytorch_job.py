@@ -22,7 +22,7 @@ def convert(document: Document) -> Task:
     task, spec = Task(document, []), dict(document.data["spec"])
     replicas, policy = spec.pop("pytorchReplicaSpecs"), dict(spec.pop("runPolicy", {}))
     given = [replicas[name] for name in ("Worker", "Master") if name in replicas]
-    main, *others = [each for each in given if each.get("replicas") != 0]
+    main, *others = [each for each in given if each.get("replicas") != 0] or given or [replicas["Worker"]]
     template = template_of(main)
     if left := [name for each in others for name in other_fields(template_of(each), template)]:
         task.note(f"All ranks have the pods of the Worker: {', '.join(left)} of the Master are left out")
@@ -56,7 +56,7 @@ def set_torchrun(task: Task, template: Any, workers: int, processes: Any = None)
 def _without_torchrun(words: list[str], options: dict[str, str]) -> list[str]:
     """Return the program that the words start by torchrun, or else the words, and add its options as variables."""
     program = words[0].rpartition("/")[2] if words else ""
-    if program in PYTHONS and words[1:2] == ["-m"] and words[2] in _MODULES:
+    if program in PYTHONS and words[1:3] in [["-m", module] for module in _MODULES]:
         words = words[3:]
     elif program == "torchrun":
         words = words[1:]

@@ -34,7 +34,7 @@ def move_secrets(task: Task, container: dict[str, Any]) -> None:
 
 def _without_value(task: Task, variable: dict[str, Any]) -> dict[str, Any]:
     name, value = str(variable.get("name")), str(variable.get("value", ""))
-    return _from_secret(task, name) if is_secret(name, value) else variable
+    return _from_secret(task, name) if "valueFrom" not in variable and is_secret(name, value) else variable
 
 
 def _without_secret_words(

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.convert.secrets import without_secrets
 from airflow_provider_gangjobs.gang.render.user_manifest import iter_scalars
+from airflow_provider_gangjobs.gang.spec import DURATION_MAX_S
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
 from airflow_provider_gangjobs.kube.well_known import LABEL_KUEUE_QUEUE
 
@@ -178,11 +179,15 @@ class Task:
                 f"Airflow retries the task {pluralize(backoff, 'time')}, with pods of its own, in place of Kubernetes",
                 "retries",
             )
-        if limit:
+        if limit is not None and not 0 < limit <= DURATION_MAX_S:
+            self.note(
+                f"activeDeadlineSeconds was {limit}, and is left out: run_timeout is above 0, and ten years at most"
+            )
+        elif limit:
             self.parameters["run_timeout"] = timedelta(seconds=int(limit))
             text = f"activeDeadlineSeconds was {limit}, and counted the wait for nodes, which assemble_timeout limits"
             self.note(text, "run_timeout")
-        if ttl is not None and ttl >= TTL_MIN_S:
+        if ttl is not None and TTL_MIN_S <= ttl <= DURATION_MAX_S:
             self.parameters["ttl_after_finished"] = timedelta(seconds=int(ttl))
         elif ttl is not None:
             self.note(f"ttlSecondsAfterFinished was {ttl}: the task deletes its Job after it has read the results")

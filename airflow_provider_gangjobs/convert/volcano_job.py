@@ -19,7 +19,8 @@ _OF_TASK: Final = ("name", "replicas", "template")
 def convert(document: Document) -> Task:
     """Return the workload of a Job of Volcano."""
     spec = dict(document.data["spec"])
-    tasks, name = spec.pop("tasks"), document.name
+    name = document.name
+    tasks = [{"name": f"default{index}", **each} for index, each in enumerate(spec.pop("tasks"))]  # as its webhook does
     parts = [
         Part(each["name"], pods(each.get("replicas", 1), each["template"]), f"{name}-{each['name']}") for each in tasks
     ]

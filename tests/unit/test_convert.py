@@ -122,6 +122,15 @@ def test_time_to_live_is_kept_unless_it_would_delete_results() -> None:
     assert task_of(job(ttlSecondsAfterFinished=60)).ttl_after_finished_s is None
 
 
+@pytest.mark.parametrize("seconds", [0, 3653 * 86400 + 1, 2**63 - 1])
+@pytest.mark.parametrize("field", ["activeDeadlineSeconds", "ttlSecondsAfterFinished"])
+def test_limit_that_airflow_cannot_have_is_left_out_and_named(field: str, seconds: int) -> None:
+    conversion = convert({"a.yaml": yaml.safe_dump(job(**{field: seconds}))})
+    (task,) = tasks_of(conversion.source).values()
+    assert (task.run_timeout_s, task.ttl_after_finished_s) == (None, None)
+    assert any(line.startswith(f"  {field} was {seconds}") for line in conversion.summary)
+
+
 def test_paused_job_stays_paused_and_a_queued_one_is_resumed_by_its_queue() -> None:
     queued = job(suspend=True, metadata={"labels": {"kueue.x-k8s.io/queue-name": "team"}})
     assert task_of(job(suspend=True)).manifest["spec"] == {"suspend": True}
@@ -512,6 +521,11 @@ BAD = {
     "no text": ("\x00\x01", "is not YAML"),
     "a Job without a template": ("apiVersion: batch/v1\nkind: Job\nspec: {}\n", "line 1: .*has no template"),
     "a container without a name": (yaml.safe_dump(job(pod={"containers": [{"image": "i"}]})), "line 1: .*has no name"),
+    "a Job without pods": (yaml.safe_dump(job(completions=0, parallelism=0)), "line 1: batch/v1 Job has no pods. Give"),
+    "a variable with two sources": (
+        yaml.safe_dump(job(container={"env": [{"name": "A", "value": "a", "valueFrom": {"fieldRef": {}}}]})),
+        "gives A both a value and a source. Keep",
+    ),
     "no container": (yaml.safe_dump(job(pod={"containers": []})), "line 1: .*has no containers"),
     "a Job without a spec": ("apiVersion: batch/v1\nkind: Job\n", "line 1: .* has no spec"),
     "a number as a word": (

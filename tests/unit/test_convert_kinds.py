@@ -339,6 +339,33 @@ def test_role_without_pods_is_left_out_and_named(written: Any) -> None:
     assert "  b is left out: it has no pods" in conversion.summary
 
 
+NO_PODS = {
+    "MPIJob": {"mpiReplicaSpecs": {"Launcher": {"template": pod()}, "Worker": {"replicas": 0, "template": pod()}}},
+    "PyTorchJob": {"pytorchReplicaSpecs": {name: {"replicas": 0, "template": pod()} for name in ("Master", "Worker")}},
+}
+
+
+@pytest.mark.parametrize("kind", NO_PODS)
+def test_workload_without_pods_is_refused(kind: str) -> None:
+    written = workload(f"kubeflow.org/v1 {kind}", **NO_PODS[kind])
+    with pytest.raises(ConversionError, match=rf"^w: line 1: kubeflow.org/v1 {kind} has no pods\. Give"):
+        convert({"w": yaml.safe_dump(written)})
+
+
+def test_task_of_volcano_without_a_name_has_that_of_its_webhook() -> None:
+    tasks = [{"template": pod()}, {"template": pod(command=["b"])}]
+    written = workload("batch.volcano.sh/v1alpha1 Job", tasks=tasks)
+    (task,) = tasks_of(convert({"w": yaml.safe_dump(written)}).source).values()
+    assert list(task.roles) == ["default0", "default1"]
+
+
+def test_option_of_python_without_a_module_is_no_torchrun() -> None:
+    replicas = {"Worker": {"template": pod(command=["python3", "-m"])}}
+    written = workload("kubeflow.org/v1 PyTorchJob", pytorchReplicaSpecs=replicas)
+    (task,) = tasks_of(convert({"w": yaml.safe_dump(written)}).source).values()
+    assert (task.launch, task.command) == ("plain", ["python3", "-m"])
+
+
 def test_launcher_that_is_a_worker_is_one_more_rank() -> None:
     replicas = {"Launcher": {"template": pod()}, "Worker": {"replicas": 2, "template": pod()}}
     written = workload("kubeflow.org/v2beta1 MPIJob", runLauncherAsWorker=True, mpiReplicaSpecs=replicas)
