@@ -327,7 +327,21 @@ ERRORS = {
     "another object": ('{"rows": 0}', ""),
     "an error that is no text": ('{"error": 3}', ""),
     "an object that was cut": ('{"error": "Val', ""),
+    "numbers that diverge": ('{"error": "no loss", "loss": NaN, "min": -Infinity, "max": 1e999}', "no loss"),
+    "a time that is no number": ('{"error": "no rows", "at": null}', "no rows"),
+    "a time in the future": ('{"error": "no rows", "at": 1e999}', "no rows"),
+    "a time of many digits": (f'{{"error": "no rows", "at": {"9" * 400}}}', "no rows"),
+    "half a character elsewhere": ('{"error": "no rows", "file": "\\ud800"}', "no rows"),
+    "half a character in the error": ('{"error": "no \\ud800"}', "no ?"),
+    "an object after blanks": ('\n \t{"error": "no rows"}\r\n', "no rows"),
+    "an object after a byte order mark": ('\ufeff{"error": "no rows"}', "no rows"),
+    "an object of several lines": ('{\n  "error": "no rows"\n}\n', "no rows"),
+    "two objects": ('{"error": "first"}\n{"error": "no rows"}\n', "no rows"),
+    "an object after other lines": ('step 3\n{"error": "no rows"}\n', "no rows"),
+    "an object before other lines": ('{"error": "warning"}\nValueError: no rows', ""),
     "an object that is nested too deep": ('{"a": ' + "[" * 2000 + "]" * 2000 + "}", ""),
+    "an object that is nested too deep after another": ('{"error": "a"}\n{"a": ' + "[" * 4000, ""),
+    "begins of objects": ("{\n" * 2000, ""),
 }
 
 

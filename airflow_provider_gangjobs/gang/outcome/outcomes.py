@@ -170,8 +170,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     @property
     def error(self) -> str:
         """Error message of a failed rank, which may write `{"error": "..."}` to `GANG_RESULT_PATH`."""
-        reported = _parse_error(self.message) if self.outcome is OutcomeKind.FAILED else None
-        return reported.error.strip() if reported else ""
+        return _reported_error(self.message)[0] if self.outcome is OutcomeKind.FAILED else ""
 
     @property
     def headline(self) -> str:
@@ -201,19 +200,22 @@ def _exception_line(output: str) -> str:
     return lines[-1] if lines and _EXCEPTION_BY_NAME.fullmatch(lines[-1]) else ""
 
 
-class _ReportedError(msgspec.Struct, gc=False):
-    error: str
-    at: float = 0.0
-    """Time of the error in seconds since 1970, by the clock of the node."""
+_BLANK: Final = " \t\r\n\ufeff"
 
 
-def _parse_error(message: str) -> _ReportedError | None:
-    if not message.startswith("{"):
-        return None
-    try:
-        return msgspec.json.decode(message, type=_ReportedError)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+def _reported_error(message: str) -> tuple[str, float]:
+    """Return the error that the program reports, and its time in seconds since 1970 by the clock of the node.
+
+    The message is read as leniently as a result, because a program whose numbers diverge writes NaN with its error. If
+    the program has written several lines, the last one counts.
+    """
+    text = message.strip(_BLANK)
+    for part in (text, text.rpartition("\n")[2].lstrip(_BLANK)):
+        value = parse(part)[0] if part.startswith("{") else None
+        if isinstance(value, dict) and isinstance(error := value.get("error"), str):
+            at = value.get("at")
+            return error.encode(errors="replace").decode().strip(), at if isinstance(at, int | float) else 0.0
+    return "", 0.0
 
 
 def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
@@ -381,14 +383,14 @@ def _failed_at(pod: PodView, kind: OutcomeKind, message: str) -> datetime | None
 
     Its fractions of a second matter, because the peers of a failed rank end within the same second.
     """
-    reported = _parse_error(message) if kind is OutcomeKind.FAILED else None
     started, finished = podutil.started_at(pod), podutil.finished_at(pod)
-    if reported is None or started is None or finished is None:
+    if kind is not OutcomeKind.FAILED or started is None or finished is None:
         return None
+    _, moment = _reported_error(message)
     # Kubernetes cuts the times of containers to whole seconds.
-    if not started.timestamp() <= reported.at < finished.timestamp() + 1:
+    if not started.timestamp() <= moment < finished.timestamp() + 1:
         return None
-    return datetime.fromtimestamp(reported.at, UTC)
+    return datetime.fromtimestamp(moment, UTC)
 
 
 def _signal(terminated: Terminated | None) -> int | None:
