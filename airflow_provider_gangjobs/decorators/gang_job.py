@@ -8,6 +8,7 @@ loads no client library.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from msgspec.structs import replace as replace_struct
 from airflow_provider_gangjobs.container_programs import PROGRAMS, python_runner
 from airflow_provider_gangjobs.container_programs.python_runner import Gang
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, files_of
 from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec, Results
 from airflow_provider_gangjobs.kube.well_known import FILES_PATH
@@ -82,14 +84,15 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         self,
         *,
         python_callable: Callable[..., Any],
-        python: str | Sequence[str] = "python",
+        python: str | os.PathLike[str] | Sequence[str] = "python",
         results: Results | str = Results.ALL,
         multiple_outputs: bool = False,
         resources: Mapping[str, Any] | None = None,
         rank_resources: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        refuse(_parameter_problems(kwargs))
+        python = os.fspath(python) if isinstance(python, os.PathLike) else python
+        refuse(_parameter_problems({**kwargs, "python": python}))
         words = [python] if isinstance(python, str) else [*python]
         super().__init__(
             python_callable=python_callable,
@@ -244,6 +247,11 @@ def _rename_resources(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameter_problems(kwargs: Mapping[str, Any]) -> Iterator[Problem]:
+    python = kwargs["python"]
+    is_words = isinstance(python, Sequence) and not isinstance(python, (bytes, bytearray))
+    if not is_words or not python:
+        remedy = 'Give a name, a path, or a list of words such as ["conda", "run", "python"]'
+        yield Problem("python", "is empty" if is_words else f"is {describe_value(python)}", remedy)
     for name in ("command", "args"):
         if kwargs.get(name) is not None:
             remedy = "Give python= for another interpreter, or use GangJobOperator"

@@ -5,6 +5,7 @@ Importing this module imports no client library.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -17,6 +18,7 @@ from airflow_provider_gangjobs.airflow_api.task_log import skip_with_never_fail
 from airflow_provider_gangjobs.airflow_api.task_state import is_of_earlier_try
 from airflow_provider_gangjobs.attempt.deferral import sensor_timeout
 from airflow_provider_gangjobs.exceptions import GangJobError, Problem, TrackingFailed
+from airflow_provider_gangjobs.gang.client_models import describe_value
 from airflow_provider_gangjobs.gang.spec import Results, is_whole_number
 from airflow_provider_gangjobs.kube.names import problem_with_label_selector
 from airflow_provider_gangjobs.parameters import target_gangs
@@ -290,12 +292,17 @@ class GangJobSensor(target_gangs.GangTargets, BaseSensorOperator):
         refuse((*problems, *choice_problems(Results, "results", results)))
 
     def _selector_problems(self) -> list[Problem]:
-        if self.selector is None or is_templated(self.selector):
+        given: Any = self.selector
+        if given is None or is_templated(given):
             return []
         remedy = "Give a label selector, such as team=vision"
-        if self.selector.strip() in ("", "None"):
-            return [Problem("selector", f"is {self.selector!r}", remedy)]
-        wrong = problem_with_label_selector(self.selector)
+        if not isinstance(given, str):
+            if isinstance(given, Mapping):
+                remedy = f"Write {','.join(f'{name}={value}' for name, value in given.items())!r}"
+            return [Problem("selector", f"is {describe_value(given)} and no text", remedy)]
+        if given.strip() in ("", "None"):
+            return [Problem("selector", f"is {given!r}", remedy)]
+        wrong = problem_with_label_selector(given)
         return [Problem("selector", wrong, remedy)] if wrong else []
 
 

@@ -70,6 +70,7 @@ def test_parameters_are_passed_to_the_operator() -> None:
     [
         ("python3", ["python3"]),
         ("/opt/my env/bin/python", ["/opt/my env/bin/python"]),
+        (Path("/opt/venv/bin/python"), ["/opt/venv/bin/python"]),
         (["conda", "run", "-n", "etl", "python"], ["conda", "run", "-n", "etl", "python"]),
     ],
 )
@@ -168,6 +169,13 @@ def test_default_args_of_a_dag_are_no_arguments_of_the_function() -> None:
     [
         ({"command": ["sh"]}, "command: is set by the decorator. Give python="),
         ({"args": ["x"]}, "args: is set by the decorator"),
+        ({"python": None}, "python: is None. Give a name, a path, or a list of words"),
+        ({"python": 3}, "python: is 3. Give a name"),
+        ({"python": b"python"}, "python: is a bytes. Give a name"),
+        ({"python": []}, "python: is empty. Give a name"),
+        ({"python": {"a": "b"}}, "python: is a dict. Give a name"),
+        ({"python": object()}, "python: is a object. Give a name"),
+        ({"python": ""}, "python: is empty. Give a name"),
         ({"files": {"gang_function.py": "x\n"}}, "files.gang_function.py: is a reserved file name of the decorator"),
     ],
     ids=str,
@@ -175,6 +183,11 @@ def test_default_args_of_a_dag_are_no_arguments_of_the_function() -> None:
 def test_invalid_parameters_are_refused(given: dict[str, Any], problem: str) -> None:
     with DAG("d", schedule=None), pytest.raises(InvalidGangSpec, match=problem):
         task.gang_job(**{**GANG, **given})(count)(["a"])
+
+
+def test_output_of_another_task_as_the_python_is_refused() -> None:
+    with DAG("d", schedule=None), pytest.raises(InvalidGangSpec, match="python: is a PlainXComArg"):
+        task.gang_job(**GANG, python=task.gang_job(**GANG)(count)(["a"]))(count)(["a"])
 
 
 def test_multiple_outputs_of_all_ranks_are_refused() -> None:
