@@ -275,7 +275,8 @@ def error_from_reply(
             kind = UnexpectedReply
         message = "the response is not from an API server" if kind is UnexpectedReply else ""
         return kind(status, request=request, message=message, retry_after_s=seconds)
-    reason, details = _field(parsed, "reason", ""), _field(parsed, "details", {})
+    reason = _field(parsed, "reason", "")
+    details: Mapping[str, Any] = _field(parsed, "details", {})
     return _class_for(status, reason)(
         status,
         request=request,
