@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.convert.secrets import without_secrets
-from airflow_provider_gangjobs.gang.render.user_manifest import (
-    TEXT_CHARACTERS_MAX,
-    iter_scalars,
-    kind_of,
-    parse_documents,
-)
-from airflow_provider_gangjobs.gang.validation.parsed_spec import not_json_problems
+from airflow_provider_gangjobs.convert.secrets import has_secret_value, variable_of, without_secrets
+from airflow_provider_gangjobs.gang.render.pod_template import CONTAINER_FIELDS, POD_FIELDS
+from airflow_provider_gangjobs.gang.render.user_manifest import UserManifest, iter_scalars, kind_of, parse_documents
+from airflow_provider_gangjobs.gang.validation.parsed_spec import not_json_problems, parameter_in
 from airflow_provider_gangjobs.kube.text import cut_end, to_printable_line
 
 if TYPE_CHECKING:
@@ -24,17 +20,30 @@ if TYPE_CHECKING:
 
 PROBLEM_CHARACTERS_MAX: Final = 300
 """A value of a file may be in a message. The cure behind it stays whole."""
+_OF_HELM: Final = r"\{\{[^{}]{0,256}\.(?:Values|Release|Chart|Files|Capabilities|Template)\b"
+_HELM: Final = re.compile(_OF_HELM)
+"""An action that reads an object of Helm. Other programs have templates, too, such as `kubectl` and Vault."""
 _TEMPLATE: Final = re.compile(
-    r"\{\{-?\s*(?:\.(?:Values|Release|Chart|Files|Capabilities|Template)\b"
-    r"|(?:include|if|else|end|range|with|define|template|tpl|toYaml|required|block)\b|/\*)"
+    rf"{_OF_HELM}|\{{\{{-?\s*(?:(?:include|if|else|end|range|with|define|template|tpl|toYaml|required|block)\b|/\*)"
 )
-"""The beginning of an action of Helm. Other braces may be text of a program."""
-
-
+"""Any action of Helm, in a place where no other program has templates."""
+_IS_OF_HELM: Final = ("is a template of Helm", "Give what `helm template` prints")
 _PLACEHOLDER: Final = re.compile(r"\$\{?[A-Za-z_]\w*\}?|<[A-Za-z][\w -]{0,100}>|\b__[A-Z_]{1,100}__\b")
 """What `envsubst`, or a person, replaces before the manifest can be used. `$(NAME)` is of Kubernetes."""
 _FREE_TEXT: Final = re.compile(r"(?:^|\.)(?:command|args|env|annotations|description)\b")
-"""The paths of texts in which a program may have a placeholder of its own."""
+"""The paths of texts in which a program may have a placeholder or a template of its own."""
+_TEXT: Final = re.compile(
+    r"(?:^|\.)(?:(?:command|args)\[\d+\]|env\[\d+\]\.value|(?:labels|annotations|nodeSelector)\..{1,1000}"
+    r"|name|namespace|image|workingDir|mountPath|subPath)$"
+)
+"""The paths of values that Kubernetes takes only as text, and people write without quotation marks."""
+_FIELDS: Final = {
+    **CONTAINER_FIELDS,
+    **POD_FIELDS,
+    "volume_mounts": "volumeMounts",
+    "image_pull_secrets": "imagePullSecrets",
+}
+"""The field of a file by the parameter that has its value, if the two have other names."""
 
 
 _JSON_LINE: Final = re.compile(r"(?<=\})(\s*\n)\{")
@@ -53,6 +62,10 @@ class Document(Struct, frozen=True):
     data: dict[str, Any]
     text: str
     """The whole file, in which lines are looked up."""
+    source: UserManifest
+    """The document of the text that has the object, or a List with it."""
+    path: str = "manifest"
+    """Where the object is in the document."""
     beside: Sequence[Mapping[str, Any]] = ()
     """The objects of all files."""
 
@@ -72,14 +85,23 @@ class Document(Struct, frozen=True):
         return next((number for number, line in lines if any(part in line for part in parts)), self.line)
 
     def require_values(self) -> None:
-        """Check that no field has a placeholder in place of its value.
+        """Check that no field has a placeholder or a template in place of its value, or a number in place of a text.
 
         Raises:
             ConversionError: one has.
         """
-        for path, value in iter_scalars(self.data, ""):
-            found = _PLACEHOLDER.search(value) if isinstance(value, str) and not _FREE_TEXT.search(path) else None
-            if found:
+        scalars = dict(iter_scalars(self.data, ""))
+        for path, value in scalars.items():
+            text, is_free = value if isinstance(value, str) else "", _FREE_TEXT.search(path)
+            if found := (_HELM if is_free else _TEMPLATE).search(text):
+                raise self.error(*_IS_OF_HELM, found[0])
+            name = variable_of(str(scalars.get(f"{path.removesuffix('value')}name")))
+            is_number = isinstance(value, (bool, int, float)) and not has_secret_value(name, str(value))
+            if is_number and _TEXT.search(path):
+                problem = self.source.not_text_problem(f"{self.path}.{path}", value)
+                line, what = _line_of(problem, self.line)
+                raise error_at(self.file, line, what, problem.remedy)
+            if not is_free and (found := _PLACEHOLDER.search(text)):
                 remedy = "Write the value in its place, as `envsubst` does with variables"
                 raise self.error(f"{path} has the placeholder {found[0]}", remedy, found[0])
 
@@ -89,7 +111,8 @@ class Document(Struct, frozen=True):
 
     def refusal(self, problem: Problem) -> ConversionError:
         """Return the error about a field of the Job, or about a parameter that has its name."""
-        path = problem.path.removeprefix("manifest.spec.")
+        name = parameter_in(problem.path)
+        path = problem.path.removeprefix("manifest.spec.").replace(name, _FIELDS.get(name, name), 1)
         return self.error(f"{path} {problem.what}", problem.remedy, path.rpartition(".")[2].partition("[")[0])
 
 
@@ -108,30 +131,36 @@ def read_documents(file: str, text: str) -> tuple[Document, ...]:
     Raises:
         ConversionError: the text cannot be read, or has something that is no object of Kubernetes.
     """
-    if len(text) <= TEXT_CHARACTERS_MAX and (found := _TEMPLATE.search(text)):
-        line = text.count("\n", 0, found.start()) + 1
-        raise error_at(file, line, "is a template of Helm", "Give what `helm template` prints")
     documents: list[Document] = []
+    lines = text.splitlines()
     separated = _JSON_LINE.sub(r"\1--- {", text)
     for each in parse_documents(separated, parameter="manifest"):
         for problem in (*each.problems, *not_json_problems(each)):
-            what = f"{problem.path} {problem.what}".removeprefix("manifest").lstrip(" .")
-            written = re.search(r"line (\d+)", what)
-            line = int(written[1]) if written else each.line
-            has_braces = any("{{" in text for text in text.splitlines()[line - 1 : line])
-            remedy = "Render the template first" if has_braces else problem.remedy
-            raise error_at(file, line, re.sub(r"line \d+:? ", "", what), remedy)
-        documents += _objects(Document(file, each.line, each.data, text))
+            line, what = _line_of(problem, each.line)
+            # YAML fails at an action of a template, or at the beginning of the line behind it.
+            for number in (line - 1, line) if what.startswith("is not YAML") else ():
+                if any(map(_TEMPLATE.search, lines[max(number - 1, 0) : number])):
+                    raise error_at(file, number, *_IS_OF_HELM)
+            has_braces = any("{{" in each for each in lines[line - 1 : line])
+            raise error_at(file, line, what, "Render the template first" if has_braces else problem.remedy)
+        documents += _objects(Document(file, each.line, each.data, text, each))
     return tuple(documents)
+
+
+def _line_of(problem: Problem, default: int) -> tuple[int, str]:
+    """Return the line that a problem names, and its text without the line."""
+    what = f"{problem.path} {problem.what}".removeprefix("manifest").lstrip(" .")
+    written = re.search(r"line (\d+):? ", what)
+    return int(written[1]) if written else default, re.sub(r"line \d+:? ", "", what)
 
 
 def _objects(document: Document) -> Iterator[Document]:
     data, metadata = document.data, document.data.get("metadata", {})
     if str(data.get("kind", "")).endswith("List") and data.get("items") and isinstance(data["items"], list):
-        for item in data["items"]:
+        for index, item in enumerate(data["items"]):
             if not isinstance(item, dict):
                 raise document.error("has an item that is no object", "Correct the List", "items")
-            for each in _objects(replace(document, data=item)):
+            for each in _objects(replace(document, data=item, path=f"{document.path}.items[{index}]")):
                 yield replace(each, line=each.line_of(f"name: {each.name}", f'"{each.name}"'))
     elif (
         isinstance(data.get("kind"), str) and isinstance(data.get("apiVersion"), str) and isinstance(metadata, Mapping)

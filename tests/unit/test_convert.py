@@ -470,6 +470,23 @@ def test_text_of_a_file_is_never_code(text: str) -> None:
     assert command.removeprefix("{% raw %}").removesuffix("{% endraw %}") == text
 
 
+TEMPLATES = {
+    "kubectl": "go-template={{range .items}}{{.metadata.name}}{{end}}",
+    "docker": "docker ps --format '{{ if .ID }}x{{ end }}'",
+    "Vault": '{{- with secret "a/b" -}}\nexport A={{ .Data.c }}\n{{- end }}',
+}
+
+
+@pytest.mark.parametrize("text", TEMPLATES.values(), ids=TEMPLATES)
+def test_template_of_a_program_is_text_that_jinja_leaves_as_it_is(text: str) -> None:
+    written = job(container={"command": ["run", text], "env": [{"name": "A", "value": text}]})
+    written["spec"]["template"]["metadata"] = {"annotations": {"a": text}}
+    commented = f"# {{{{ .Values.x }}}}\n{yaml.safe_dump(written)}"
+    (task,) = tasks_of(convert({"a.yaml": commented}).source).values()
+    task.render_template_fields({})
+    assert (task.command, task.env, task.annotations) == (["run", text], {"A": text}, {"a": text})
+
+
 def cron_job(schedule: Any, **spec: Any) -> str:
     """Return the text of a CronJob."""
     given = {"schedule": schedule, **spec, "jobTemplate": {"spec": job()["spec"]}}
@@ -530,13 +547,42 @@ BAD = {
     "a Job without a spec": ("apiVersion: batch/v1\nkind: Job\n", "line 1: .* has no spec"),
     "a number as a word": (
         yaml.safe_dump(job(container={"args": [10]})),
-        r"line 14: args\[0\] is the number 10, not text",
+        r"line 15: spec.*args\[0\] has 10, which YAML reads as the number 10",
     ),
     "a text as a number": (yaml.safe_dump(job(parallelism="3")), r"line \d+: parallelism is '3', not a whole number"),
     "a number as a variable": (
         yaml.safe_dump(job(container={"env": [{"name": "PORT", "value": 8080}]})),
-        r"line \d+: env\.PORT is the number 8080, not text",
+        r"line \d+: spec.*env\[0\]\.value has 8080, which YAML reads as the number 8080",
     ),
+    "a number that is no number of people": (
+        yaml.safe_dump(job(container={"args": ["--time", "T"]})).replace("- T\n", "- 1:30\n"),
+        r'line 16: spec.*args\[1\] has 1:30, which YAML reads as the number 90\. Quote it: "1:30"',
+    ),
+    "a word that is a boolean": (
+        yaml.safe_dump(job(metadata={"labels": {"a.b/c": "B"}})).replace(": B\n", ": yes\n"),
+        r'line 5: metadata\.labels\.a\.b/c has yes, which YAML reads as the boolean true\. Quote it: "yes"',
+    ),
+    "a number in a List": (
+        json.dumps({"apiVersion": "v1", "kind": "List", "items": [job(container={"workingDir": 10})]}, indent=1),
+        r"line \d\d: items\[0\]\.spec.*workingDir has 10, .*Quote it",
+    ),
+    "a text as seconds": (
+        yaml.safe_dump(job(pod={"terminationGracePeriodSeconds": "30"})),
+        "line 19: terminationGracePeriodSeconds is '30'",
+    ),
+    "a policy of a container": (
+        yaml.safe_dump(job(container={"imagePullPolicy": "always"})),
+        "line 17: imagePullPolicy is 'always'",
+    ),
+    "a name from Helm": (
+        yaml.safe_dump(job(metadata={"name": '{{ include "x" . }}'})),
+        "line 4: is a template of Helm",
+    ),
+    "a value from Helm": (
+        yaml.safe_dump(job(container={"args": ["{{ .Values.x }}"]})),
+        "line 15: is a template of Helm. Give what `helm",
+    ),
+    "broken YAML behind a comment": ("# {{ .Values.x }}\na:\n- b\nkind: [Job\n", "line 5: is not YAML"),
 }
 
 
