@@ -63,7 +63,9 @@ def _moved(before: Sequence[Any], word: str, reference: Callable[[str], str]) ->
     is_option = option.startswith("-") and not re.search(r"[\s=]", option)
     if is_option and not re.match(r"[$/-]", word) and has_secret_value(variable_of(option), word):
         return reference(variable_of(option))
-    command, word = "".join(f"{each} " for each in before), without_secrets(word, reference)
+    command = "".join(f"{each} " for each in before)
+    if not option.endswith("-file"):  # its value may name a file, as in password=FILE
+        word = without_secrets(word, reference)
     cleaned = without_secrets(command + word, reference)
     return cleaned.removeprefix(command) if cleaned.startswith(command) else word
 

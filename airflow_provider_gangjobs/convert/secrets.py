@@ -23,7 +23,7 @@ _NAME: Final = re.compile(
 """Names whose values are secrets, as `variable_of` writes them."""
 _COUNTED: Final = ("TOKEN", "PASS")
 """A number is no secret after a name of this end, such as `max_token`."""
-_WORD: Final = r"(?P<name>[A-Za-z_][\w.-]{0,63})"
+_WORD: Final = r"(?P<name>[A-Za-z][\w.-]{0,63})"
 _UNQUOTED: Final = r"(?P<value>[^\s\"'$/{<(`;|&)-][^\s\"';|&)]*)"
 _ASSIGNED: Final = (
     r"(?P<value>(?![A-Za-z_]\w{0,63}[.(\[]|%[sdr(])[^\s\"'$/{<(`;|&)=-]"
@@ -51,7 +51,7 @@ _PATTERNS: Final = (
     (re.compile(rf"(?<![\w$.{{-])(?P<name>[A-Z_][A-Z0-9_]{{0,63}})={_UNQUOTED}"), ""),
     (re.compile(rf"{_WORD}[\"'\]]{{0,2}}\s{{0,3}}[=:]\s{{0,3}}[\"'](?P<value>[^\s\"'$/{{<`-][^\"'\n]*)"), ""),
     (re.compile(rf"^\+{{0,2}}{_WORD}={_UNQUOTED}\Z"), ""),
-    (re.compile(rf"(?:^|(?<=[;&?,=:\"'])|(?<=[^\s,(]\s))\+{{0,2}}{_WORD}={_ASSIGNED}"), ""),
+    (re.compile(rf"(?:^|(?<=[;&?,=:\"'])|(?<=[^\s,(]\s))(?<!file[= ])[+_]{{0,2}}{_WORD}={_ASSIGNED}"), ""),
     (re.compile(rf"(?m:^)[ \t]{{0,64}}{_WORD}[ \t]{{0,64}}[=:][ \t]{{0,64}}{_ASSIGNED}[ \t\r]{{0,64}}(?m:$)"), ""),
     (re.compile(rf"[\"'](?!(?i:authorization):){_WORD}:[ ]{{1,3}}{_UNQUOTED}"), ""),
     (re.compile(rf"(?<!\w)(?:{'|'.join(_PROGRAMS)})[\"']?(?P<value>[^\s\"'$;|&-][^\s\"'$;|&]*)"), "PASSWORD"),

@@ -345,6 +345,7 @@ NO_SECRETS = {
     "a port of a database": "mysql --protocol tcp -P 3306 -p",
     "a login with a reference": "wandb login $KEY; wandb login --relogin; sshpass -e x; echo $P | x --password-stdin",
     "an option of another program": "sshpass -e ssh -p 22 h; mc alias list; curl -k h; openssl rsa -passin file:/run/p",
+    "a file": "kubectl create secret generic x --from-file=password=p --from-file ssh-privatekey=key",
     "a port of a login": "ssh login -p 22; docker run -p 80:80 x; zip -r x.zip P",
     "a comparison and a format": "f(a, token=x, n=1); print('token=%s' % x if token==x else 1)",
     "a user of a URL": "git clone https://robot-account@h/x; ssh://git@h; curl https://node-1234567890123456:8080",
@@ -412,6 +413,11 @@ def test_name_of_a_variable_says_whether_its_value_is_secret() -> None:
 @pytest.mark.parametrize("text", NO_SECRETS.values(), ids=NO_SECRETS)
 def test_text_without_a_secret_stays(text: str) -> None:
     assert task_of(job(container={"command": ["sh", "-c", text]})).command[2] == text
+
+
+def test_word_that_names_a_file_of_a_secret_stays() -> None:
+    command = ["kubectl", "--from-file", "password=p", "--from-file=ssh-privatekey=key"]
+    assert task_of(job(container={"command": command})).command == command
 
 
 def test_secret_outside_of_a_command_is_left_out_and_named() -> None:

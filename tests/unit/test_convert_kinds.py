@@ -387,9 +387,9 @@ def test_mpi_job_runs_the_command_of_its_launcher_on_rank_0() -> None:
     assert (task.launch, task.workers, task.slots_per_worker) == ("mpi", 2, 4)
     assert (task.command, task.args[:4]) == (["horovodrun"], ["-np", "8", "--hostfile", "/gang/mpi/hostfile"])
     assert (task.ssh_secret, task.env) == ("horovod-ssh", {"HOROVOD_LOG_LEVEL": "info"})
-    assert "kubectl create secret generic horovod-ssh" in converted("mpijob-horovod").source.replace(
-        "\n        # ", " "
-    )
+    source = converted("mpijob-horovod").source.replace("\n        # ", " ")
+    options = "--type=kubernetes.io/ssh-auth --from-file=ssh-privatekey=mpi-key"
+    assert f"kubectl create secret generic horovod-ssh {options}" in source
 
 
 @pytest.mark.parametrize(
