@@ -84,12 +84,13 @@ class RestServer:
             document = {**document, "files": {name: _in_json(content) for name, content in files.items()}}
         import msgspec
 
+        from airflow_provider_gangjobs.kube.views import JSON_ERRORS
         from airflow_provider_gangjobs.submission.submission import Submission
 
         answer = self._send("PUT", msgspec.json.encode(document))
         try:
             return msgspec.json.decode(answer, type=Submission)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except JSON_ERRORS as error:
             raise CommandError(NOT_THE_INTERFACE) from error
 
     def wait(self) -> dict[str, str]:

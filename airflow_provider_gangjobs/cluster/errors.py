@@ -37,8 +37,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final, TypeVar
 
-import msgspec
-
 from airflow_provider_gangjobs.kube.text import to_printable, to_printable_value
 
 T = TypeVar("T")
@@ -256,11 +254,6 @@ ERROR_OF_STATUS: Mapping[int, type[ApiError]] = {
     429: TooManyRequests,
 }
 _BY_REASON: Mapping[str, type[ApiError]] = {"AlreadyExists": AlreadyExists, "Expired": Gone}
-
-
-UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What msgspec raises for bytes that it cannot decode: text that is not UTF-8 and values that are nested too deep are
-no errors of its own classes."""
 
 
 def error_from_reply(

@@ -35,6 +35,7 @@ from airflow_provider_gangjobs.gang.spec import (
     RoleRanks,
     WaitUntil,
 )
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS
 
 
 class StoredClaim(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -80,9 +81,6 @@ class AssemblyBaseline(Struct, frozen=True, omit_defaults=True):
 
 Mark = TypeVar("Mark", bound=Struct)
 
-UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
-"""The errors of a text that is no JSON of the expected type."""
-
 
 def to_text(mark: Struct) -> str:
     """Return the value of the annotation. Equal marks have equal texts."""
@@ -93,7 +91,7 @@ def read_mark(kind: type[Mark], text: str | None) -> Mark:
     """Read an annotation of a Job."""
     try:
         return msgspec.json.decode(text or "{}", type=kind)
-    except UNREADABLE:
+    except JSON_ERRORS:
         return kind()
 
 
@@ -105,7 +103,7 @@ def read_version(text: str) -> int:
     """Return the version of an annotation that has one.
 
     Raises:
-        UNREADABLE: the text is no JSON object with a version.
+        JSON_ERRORS: the text is no JSON object with a version.
     """
     return msgspec.json.decode(text, type=_Version).version
 
@@ -192,7 +190,7 @@ def read_record(text: str | None) -> _RecordReading:
         if stored.hash != _hash_of(gang):
             return _RecordReading(problem=EDITED)
         return _RecordReading(msgspec.json.decode(gang, type=Record))
-    except UNREADABLE:
+    except JSON_ERRORS:
         return _RecordReading(problem=BROKEN)
 
 

@@ -28,6 +28,9 @@ Object = dict[str, Any]
 
 V = TypeVar("V")
 
+JSON_ERRORS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+"""The errors of msgspec for a text that is no JSON of the expected type. The last two are of a text that is not UTF-8,
+or is nested too deep."""
 VALUES_MAX: Final = 8192
 """Limits the distinct values: node names, timestamps, and messages of schedulers and kubelets. A few megabytes."""
 

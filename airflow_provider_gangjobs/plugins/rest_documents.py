@@ -51,6 +51,7 @@ from airflow_provider_gangjobs.gang.render.user_manifest import requested_namesp
 from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, GangPolicy, GangSpec, RoleSpec
 from airflow_provider_gangjobs.gang.validation.validate import read_spec, require_valid
 from airflow_provider_gangjobs.gang.view import GangView  # noqa: TC001 - msgspec reads annotations
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS
 from airflow_provider_gangjobs.plugins.caches import describe_error
 from airflow_provider_gangjobs.submission.submission import Submission
 from airflow_provider_gangjobs.tracking.logs.last_lines import RankLog  # noqa: TC001 - msgspec reads annotations
@@ -137,7 +138,7 @@ def decode(body: bytes, kind: type[Any]) -> Any:
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise InvalidGangSpec((Problem("body", f"cannot be read: {error}", "Send one JSON object"),)) from error
 
 

@@ -32,7 +32,6 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.spec import Logs
@@ -186,6 +185,7 @@ class GangService(Struct, frozen=True):
         Raises:
             Gone: the token has expired. Start again with the first page.
         """
+        from airflow_provider_gangjobs.cluster.http.transport import decode_object
         from airflow_provider_gangjobs.gang.identity import ALL_GANGS
         from airflow_provider_gangjobs.gang.state.stored_gang import read_gang, read_job
         from airflow_provider_gangjobs.gang.view import view_job
@@ -197,7 +197,7 @@ class GangService(Struct, frozen=True):
         raw = await self.client.list_page(
             JOBS, where, label_selector=selected, limit=limit, continue_token=continue_token
         )
-        decoded: dict[str, Any] = msgspec.json.decode(raw)
+        decoded = decode_object(f"list {JOBS.plural}", raw)
         jobs = decoded.get("items") or ()
         has_roles = any(read_job(job).record.roles for job in jobs)
         others = await self.client.list(JOBS, where, label_selector=LABEL_GANG_ROLE) if has_roles else ()

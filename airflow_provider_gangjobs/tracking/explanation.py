@@ -42,7 +42,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import NO_SECRETS, read_mask
 from airflow_provider_gangjobs.kube.resources import PODS, podgroups
-from airflow_provider_gangjobs.kube.views import KueueWorkloadView, PodGroupView, PodView
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_SECRETS
 from airflow_provider_gangjobs.tracking.gang_watch import group_resource
 from airflow_provider_gangjobs.tracking.harvest.ledger import read_ledger
@@ -174,7 +174,7 @@ class _Reader:
     async def _capacity(self, podgroup: PodGroupView | None) -> Capacity | None:
         try:
             pods = [msgspec.json.decode(pod, type=PodUse, strict=False) for pod in self._raw_pods]
-        except msgspec.MsgspecError:
+        except JSON_ERRORS:
             return None
         return await measure_capacity(self.client, self.job, podgroup, pods)
 

@@ -40,7 +40,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
 from airflow_provider_gangjobs.gang.view import GangSnapshot, GangView, counts_of_job, view_gang
 from airflow_provider_gangjobs.jobs.gang_secrets import SecretMask
 from airflow_provider_gangjobs.kube.resources import EVENTS, PODS
-from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS, EventView, KueueWorkloadView, PodGroupView, PodView
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.tracking.explanation import (
     CAPACITY_WITHIN_S,
@@ -357,7 +357,7 @@ def _snapshot(gang: StoredGang, evidence: _Evidence) -> GangSnapshot:
 def _capacity(gang: StoredGang, group: PodGroupView | None, evidence: _Evidence) -> Capacity | None:
     try:
         pods = [msgspec.json.decode(pod, type=PodUse) for pod in evidence.raw_pods.get(str(gang.ref), ())]
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         return None
     demand = demand_of(gang, group, pods)
     return evidence.use.measure(demand) if demand is not None and evidence.use is not None else None

@@ -29,7 +29,6 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, ServerClock
 from airflow_provider_gangjobs.cluster.errors import (
-    UNREADABLE,
     ApiError,
     ClusterError,
     ReplyLost,
@@ -39,6 +38,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.http.connections import BROKEN, Connections, Request, describe_exception
 from airflow_provider_gangjobs.cluster.http.log_reader import LastBytes
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -157,7 +157,7 @@ def decode_list(request: str, body: bytes, kind: type[T]) -> ListResponse[T]:
 def _decode(request: str, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
-    except UNREADABLE as exc:
+    except JSON_ERRORS as exc:
         message = f"the response does not have the requested type: {exc}"
         raise UnexpectedReply(200, request=request, message=message) from exc
 

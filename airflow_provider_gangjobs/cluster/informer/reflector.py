@@ -24,7 +24,6 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
-    UNREADABLE,
     ApiError,
     ClusterError,
     Forbidden,
@@ -35,6 +34,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.http.transport import ListResponse, WatchLimits, decode_list
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -146,7 +146,7 @@ class ViewDecoder(Generic[V]):
         """Decode one object."""
         try:
             return self._view_decoder.decode(raw)
-        except UNREADABLE:
+        except JSON_ERRORS:
             return _decode_identity(raw)
 
     def decode_events(self, lines: bytes) -> Iterable[WatchEvent[V]]:
@@ -157,7 +157,7 @@ class ViewDecoder(Generic[V]):
         """
         try:
             events: list[WatchEvent[V]] = self._batch_decoder.decode_lines(lines)
-        except UNREADABLE:  # Also for bookmarks and errors whose object does not have the view's type.
+        except JSON_ERRORS:  # Also for bookmarks and errors whose object does not have the view's type.
             return self._events_by_line(lines)
         return events
 
@@ -178,7 +178,7 @@ def _raw_events(lines: bytes) -> Iterator[_RawEvent]:
         if line.strip():
             try:
                 event = _event_decoder.decode(line)
-            except UNREADABLE as exc:
+            except JSON_ERRORS as exc:
                 raise UnexpectedReply(200, request="watch", message="a line is not a watch event") from exc
             yield event
 
@@ -186,7 +186,7 @@ def _raw_events(lines: bytes) -> Iterator[_RawEvent]:
 def _decode_identity(raw: msgspec.Raw) -> Undecoded:
     try:
         return _undecoded_decoder.decode(raw)
-    except UNREADABLE:
+    except JSON_ERRORS:
         return Undecoded()
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.kube.quantity import parse
 from airflow_provider_gangjobs.kube.text import cut_end, pluralize, to_printable_line
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -221,7 +222,7 @@ def parse_line(line: bytes) -> tuple[bytes, SupervisorLine] | None:
         at = line.rfind(LINE_START, max(0, len(line) - LINE_BYTES_MAX), at)
         if at < 0:
             break
-        with suppress(msgspec.DecodeError, ValueError, RecursionError):
+        with suppress(*JSON_ERRORS):
             found = msgspec.json.decode(line[at + len(LINE_START) - 1 :], type=SupervisorLine)
             if message := cut_end(to_printable_line(found.message), MESSAGE_CHARACTERS_MAX) if found.event else "":
                 return line[:at], replace(found, message=message)

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.record import UNREADABLE, read_version
+from airflow_provider_gangjobs.gang.record import read_version
 from airflow_provider_gangjobs.gang.state.category import Category
-from airflow_provider_gangjobs.kube.views import Condition, end_condition, find_true_condition
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS, Condition, end_condition, find_true_condition
 from airflow_provider_gangjobs.kube.well_known import ANNOTATION_STOPPED
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def parse_stopped(value: str) -> Stopped:
         version = read_version(value)
         if version == VERSION:
             return msgspec.json.decode(value, type=Stopped)
-    except UNREADABLE as error:
+    except JSON_ERRORS as error:
         return _unreadable(f"the Job is marked as stopped, and the mark cannot be read ({error})")
     return _unreadable(f"the Job has a mark of version {version}, which another version of the provider has written")
 

@@ -32,9 +32,8 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.identity import ledger_selector, owned_by
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
-from airflow_provider_gangjobs.gang.record import UNREADABLE
 from airflow_provider_gangjobs.kube.resources import CONFIGMAPS
-from airflow_provider_gangjobs.kube.views import parse_number
+from airflow_provider_gangjobs.kube.views import JSON_ERRORS, parse_number
 from airflow_provider_gangjobs.kube.well_known import LABEL_GANG, LABEL_JOB_UID, LABEL_PURPOSE, ObjectPurpose
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def decode(uid: str, text: str) -> Outcome:
     """Read an entry of this or an earlier version. An entry of a later version that cannot be read is `unknown`."""
     try:
         return msgspec.json.decode(text, type=Outcome)
-    except UNREADABLE as exc:
+    except JSON_ERRORS as exc:
         return Outcome(uid=uid, pod="", outcome=OutcomeKind.UNKNOWN, reason="LedgerEntryUnreadable", message=str(exc))
 
 
