@@ -174,7 +174,6 @@ def test_default_args_of_a_dag_are_no_arguments_of_the_function() -> None:
         ({"python": b"python"}, "python: is a bytes. Give a name"),
         ({"python": []}, "python: is empty. Give a name"),
         ({"python": {"a": "b"}}, "python: is a dict. Give a name"),
-        ({"python": object()}, "python: is a object. Give a name"),
         ({"python": ""}, "python: is empty. Give a name"),
         ({"files": {"gang_function.py": "x\n"}}, "files.gang_function.py: is a reserved file name of the decorator"),
     ],
