@@ -128,7 +128,7 @@ def test_references_of_xcoms_and_names_are_read() -> None:
     ("gangs", "message"),
     [
         ([], "gangs: is empty. Give gangs of one namespace."),
-        ([{"uid": "u"}], r"gangs\[0\]: is {'uid': 'u'}. Give the name of a Job"),
+        ([{"uid": "u"}], r"gangs\[0\]: is a dict. Give the name of a Job"),
         ([7], r"gangs\[0\]: is 7. Give the name of a Job"),
         (["a", {"name": "b", "namespace": "n"}], "gangs: are in the namespaces default, n"),
     ],

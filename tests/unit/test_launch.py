@@ -195,7 +195,7 @@ def test_each_secret_object_has_a_volume_of_its_own(names: tuple[str, str]) -> N
         ({"manifest": {"kind": "PodTemplate", "template": "a"}}, "metadata or a spec that is not a mapping"),
         ({"secrets": [7]}, "secrets: has 7"),
         ({"secrets": [V1Secret()]}, "secrets: has a V1Secret. Give names"),
-        ({"secrets": {"a": "b"}}, "secrets: is {'a': 'b'}, not a list"),
+        ({"secrets": {"a": "b"}}, "secrets: is a dict, not a list"),
         ({"stream_logs": [0, 2], "workers": 2}, "stream_logs: has rank 2, and the ranks are 0 to 1"),
         ({"result_storage": "results"}, "result_storage: is 'results', a relative path"),
         ({"result_storage": 7}, "result_storage: is 7, not the URL of a folder"),

@@ -249,8 +249,8 @@ def not_json_problems(source: UserManifest, path: str = "manifest") -> Iterator[
     for at, scalar in iter_scalars(source.data, path):
         if isinstance(scalar, float) and not math.isfinite(scalar):
             yield Problem(at, f"is {scalar}, which JSON cannot hold", "Write a number or text")
-        elif scalar is None or isinstance(scalar, (str, int, float)):
-            continue
+        elif scalar is None or isinstance(scalar, (str, int, float)) or is_model(scalar):
+            continue  # a model in a wrong place is another problem
         elif at in source.scalars:
             yield source.not_text_problem(at, scalar)
         else:
