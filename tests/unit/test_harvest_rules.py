@@ -375,7 +375,7 @@ class Server:
             case ServerAction.TWICE:
                 writer.write(whole + whole)
             case ServerAction.GARBAGE:
-                writer.write(b"220 mail.example ESMTP\r\n")
+                writer.write(b"220 mail.example ESMTP\r\n\r\n")  # after the empty line, nothing more is awaited
             case ServerAction.INTERIM:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" + whole)
             case ServerAction.SILENT:
