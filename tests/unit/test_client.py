@@ -553,7 +553,7 @@ def test_status_with_a_broken_character_keeps_the_rest() -> None:
     assert (type(error), error.message) == (NotFound, "no \ufffd")
 
 
-DEEP = b'{"a":' * 9999 + b"1" + b"}" * 9999
+DEEP = b'{"a":' * 999_999 + b"1" + b"}" * 999_999  # Python 3.14 reads ten thousand levels
 UNREADABLE_REPLIES = {
     "no UTF-8": b'{"metadata":{"name":"\xff"},"items":[{"a":"\xff"}]}',
     "nested too deep": b'{"items":[' + DEEP + b'],"other":' + DEEP + b"}",
