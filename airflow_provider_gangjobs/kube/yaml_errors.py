@@ -6,6 +6,6 @@ from typing import Final
 
 import yaml
 
-YAML_ERRORS: Final = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
+YAML_ERRORS: Final = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
 """The errors of reading any text with a safe loader. `YAMLError` alone is not enough: its constructors raise what their
 own code happens to raise for a value that its tag does not fit, such as `KeyError` for `!!bool '1'`."""

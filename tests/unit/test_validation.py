@@ -721,7 +721,11 @@ def test_manifest_in_json_means_what_it_means_in_yaml(indent):
 
 
 @pytest.mark.parametrize(
-    "written", ["!!bool '1'", "!!timestamp foo", "!!int ''", "!!float x", "!!binary é", "9999-99-99", "!unknown a"]
+    "written",
+    [
+        *("!!bool '1'", "!!timestamp foo", "!!int ''", "!!float x", "!!binary é", "9999-99-99", "!unknown a"),
+        *("!!bool {=: a}", "!!timestamp {=: a}"),
+    ],
 )
 def test_value_that_yaml_cannot_read_is_a_problem_with_its_line(written):
     (problem,) = validate(GangSpec(manifest=MANIFEST_TEXT.format(written=written)))

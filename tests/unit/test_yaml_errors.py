@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.kube.yaml_errors import YAML_ERRORS
 
 TAGS = ("bool", "int", "float", "null", "timestamp", "binary", "str", "seq", "map", "set", "omap", "pairs", "merge")
 VALUES = (
-    *("''", "foo", "'1'", "'-'", "':'", "'0x'", "'0b'", "'_'", "[]", "[a]", "{}", "{a: b}", "[{a: b, c: d}]"),
+    *("''", "foo", "'1'", "'-'", "':'", "'0x'", "'0b'", "'_'", "[]", "[a]", "{}", "{a: b}", "[{a: b, c: d}]", "{=: a}"),
     *("2001-13-01", "9999-99-99", "0001-01-01T00:00:00+23:59", "'1e9999'", f"'{'9' * 5000}'", "&a [*a]", "&a {*a : b}"),
 )
 
@@ -25,7 +25,7 @@ def test_every_tag_with_every_value_is_read_or_an_expected_error(document: str, 
             yaml.load(document.format(tag, value), Loader=loader)
         except YAML_ERRORS as error:
             raised.add(type(error))
-    assert {KeyError, IndexError, AttributeError} < raised
+    assert {KeyError, IndexError, AttributeError, TypeError} < raised
 
 
 def test_a_deep_text_is_an_expected_error() -> None:

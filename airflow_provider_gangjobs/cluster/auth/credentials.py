@@ -433,11 +433,10 @@ def _kubeconfig(config: ClusterConfig) -> Kubeconfig | None:
     if config.kube_config_path is not None:
         if paths := existing_paths(config.kube_config_path):
             return Kubeconfig.from_files(paths)
-        problem = f"the file {shown_path(config.kube_config_path)} does not exist"
         if looks_like_content(config.kube_config_path):
             problem = "kube_config_path looks like the content of a kubeconfig, and not like the name of a file"
             raise ConfigError(problem, "Move the content into kube_config.")
-        raise ConfigError(problem, "Correct kube_config_path.")
+        raise ConfigError(f"the file {shown_path(config.kube_config_path)} does not exist", "Correct kube_config_path.")
     if paths := default_paths():
         return Kubeconfig.from_files(paths)
     if is_in_pod():

@@ -243,10 +243,9 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except yaml.YAMLError:
             raise
-        except Exception as exc:  # each reader of a scalar has errors of its own
-            if not isinstance(node, yaml.ScalarNode):
-                raise
-            what = f"{node.value:.60} is no {node.tag.rpartition(':')[2]}. Quote it, if it is text"
+        except Exception as exc:  # each reader of a tag has errors of its own
+            written = f"{node.value:.60}" if isinstance(node, yaml.ScalarNode) else "a collection"
+            what = f"{written} is no {node.tag.rpartition(':')[2]}. Quote it, if it is text"
             raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark) from exc
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
