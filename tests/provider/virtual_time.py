@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    import contextvars
     from collections.abc import Callable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KERNEL_S = 0.0002
 """How long the kernel may need to carry bytes from one end of a loopback connection to the other."""
+RESOLUTION_S = 1e-8
+"""asyncio runs a timer that is due within the resolution of its clock. That resolution is shorter than this."""
 OUTSIDE_S = 0.05
 """How long the loop waits at a time if it has no timer and only another thread or process can wake it."""
 
@@ -49,6 +52,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call at this time, which is now if only a rounding error is left.
+
+        The loop would run such a timer without a jump, and a task that waits for this time would wait for ever.
+        """
+        if 0 < when - self.time() < RESOLUTION_S:
+            self._jumping.now = when
+        return super().call_at(when, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         future = self.create_future()
