@@ -334,7 +334,7 @@ def gang_job_parameters(
         33554432 (32 MiB).
     :param stream_logs: The ranks whose logs appear in the log of the task while the gang runs: true (the default) for
         rank 0, false, a rank, or a list of at most eight ranks. Only the logs of main containers are streamed. At most
-        half of `log_limit` is streamed, and nothing if `logs` is `none`.
+        half of `log_limit` is streamed, and nothing if `logs` is `none` or the gang runs for less than three seconds.
     :param callbacks: A subclass of `triggers.callbacks.GangJobCallback` or its dotted path, or a list of them. They are
         called when the phase of the gang changes, in the triggerer or in the worker that waits, and change nothing.
 

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_gangjobs.attempt.deferral import TriggerArgs
 from airflow_provider_gangjobs.attempt.triggerer.gang_wait import wait_for_event
-from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, HOLD_S
+from airflow_provider_gangjobs.attempt.triggerer.log_streaming import FINISH_S, HOLD_S, STREAM_AFTER_S
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
@@ -181,6 +181,16 @@ async def test_lines_of_the_new_pod_appear_after_a_queue_has_preempted_the_gang(
     assert lines.of_rank + said(rest) == ["step 0", "step 1", "the end"]
 
 
+async def test_log_of_a_gang_that_ends_within_seconds_is_read_once_after_its_end(plane):
+    _, pod, lines, waiting = await streaming(plane)
+    plane.write(pod, "step\n")
+    await asyncio.sleep(STREAM_AFTER_S - 2)
+    plane.finish_all()
+    event = await waiting
+    assert (lines.of_rank, event.streamed, event.whole_logs) == ([], {}, ())
+    assert said(await copied_after(plane, event)) == ["step"]
+
+
 async def test_log_that_was_streamed_to_its_end_is_not_read_again(plane):
     _, pod, lines, waiting = await streaming(plane)
     plane.write(pod, "step\nlast words")
@@ -283,11 +293,12 @@ async def test_long_line_that_was_cut_continues_after_the_break(plane):
 # -- pods that are deleted ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fails_after_s", [STREAM_AFTER_S - 2, STREAM_AFTER_S + 2])
 @pytest.mark.parametrize("args", [{}, {"stream_ranks": (), "kept_logs": "rank0+failed"}], ids=["streamed", "selected"])
-async def test_log_of_rank_0_is_whole_if_another_rank_fails(plane, args):
+async def test_log_of_rank_0_is_whole_if_another_rank_fails(plane, args, fails_after_s):
     """The Job controller deletes the other pods of a gang, and their logs with them, when a rank fails."""
     _, pod, lines, waiting = await streaming(plane, **args)
-    await asyncio.sleep(5)
+    await asyncio.sleep(fails_after_s)
     plane.write(pod, "".join(f"line {number}\n" for number in range(20_000)))
     plane.finish("train", 1, exit_code=1)
     event = await waiting

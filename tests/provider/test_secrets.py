@@ -16,6 +16,7 @@ from airflow.sdk._shared.secrets_masker import mask_secret, reset_secrets_masker
 from kubernetes.client import models as k8s
 
 from airflow_provider_gangjobs.airflow_api.task_log import find_secrets
+from airflow_provider_gangjobs.attempt.triggerer import log_streaming
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -224,6 +225,13 @@ def test_places_stay_when_a_variable_changes(task: TaskMaker) -> None:
     assert PLAIN not in before["annotations"][ANNOTATION_SECRETS]
 
 
+@pytest.fixture
+def streamed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stream the logs of programs that run for a moment only."""
+    monkeypatch.setattr(log_streaming, "STREAM_AFTER_S", 0.0)
+
+
+@pytest.mark.usefixtures("streamed_at_once")
 def test_gang_with_roles_has_secrets_in_each_of_its_jobs(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
     roles = {
         name: {"image": "i", "command": ["sh", "-c", f"echo $TEXT; sleep 2; exit {code}"], "env": {"TEXT": secret}}
@@ -298,6 +306,7 @@ async def test_secret_is_masked_across_the_chunks_of_a_log(size: int) -> None:
     assert masked == mask(text.decode()).encode() == b"***-end ***-***end *** two\n abcd beg"
 
 
+@pytest.mark.usefixtures("streamed_at_once")
 def test_lines_of_a_key_are_masked_one_by_one(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
     """A program may write a key line by line, and the last lines of a log may begin in a key."""
     lines = [f"key-line-{number:02}-of-a-private-key" for number in range(12)]

@@ -167,6 +167,9 @@ def without_streamed(event: GangEvent, log: Logger) -> GangEvent:
     return replace(event, streamed={}, whole_logs=())
 
 
+STREAM_AFTER_S: Final = 3.0
+"""How long ranks have run before their logs are streamed: as long as Airflow's page takes to show further lines. The
+logs of a gang that ends sooner are read once, after its end, without a stream and its positions."""
 SUMMARY_S: Final = 5.0
 """How long the end of a gang waits for the end of the log of rank 0."""
 STOP_S: Final = 1.0
@@ -205,6 +208,8 @@ class LogStreaming:
         self._holds: dict[str, asyncio.Task[None]] = {}
         """The waits for the logs of pods that are being deleted, also those that are over."""
         self._saves = False
+        self._must_begin = asyncio.Event()
+        """The streams begin at once, because a pod is being deleted."""
         self._has_streams: asyncio.Event | None = None
         self._streams: GangStreams | None = None
         self._task: asyncio.Task[None] | None = None
@@ -220,7 +225,7 @@ class LogStreaming:
         return tuple(self._streams.whole_logs) if self._streams is not None else ()
 
     def start(self) -> None:
-        """Start the streams, unless they have started or the cluster is not known yet."""
+        """Start the streams after `STREAM_AFTER_S`, unless they have started or the cluster is not known yet."""
         if self._task is None and self.config is not None and self.is_allowed:
             self._has_streams = asyncio.Event()
             self._task = asyncio.create_task(self._run(self.config), name=f"logs of {self._args.name}")
@@ -252,6 +257,7 @@ class LogStreaming:
         else:
             self._pods |= {pod.metadata.uid: pod for pod in (*streamed, *deleted)}
         if deleted:
+            self._must_begin.set()
             self.start()
 
     def _must_be_read_now(self, pod: PodView) -> bool:
@@ -343,6 +349,9 @@ class LogStreaming:
         from airflow_provider_gangjobs.cluster.informer import informers
 
         try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STREAM_AFTER_S):
+                    await self._must_begin.wait()
             async with informers().client(config) as client:
                 self._streams = streams = self._new_streams(client)
                 if self._has_streams is not None:
