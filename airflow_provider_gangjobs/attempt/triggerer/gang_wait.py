@@ -229,8 +229,9 @@ async def _run_in_thread(call: Callable[[], None], *, path: str) -> BaseExceptio
 
 CONNECTION_READ_FOR_S: Final = 300.0
 """How long the reading of the connection is retried: longer than a restart of a secrets backend takes."""
-CONNECTION_MAX_AGE_S: Final = 10.0
-"""The triggers of a triggerer that begin within so many seconds share one read of the connection."""
+CONNECTION_MAX_AGE_S: Final = 30.0
+"""The triggers of a triggerer that begin within so many seconds share one read of the connection. A read may be three
+requests to Airflow's supervisor, which answers three to ten a second: for the connection, and to mask its secrets."""
 CLOCK_WITHIN_S: Final = 30.0
 """The first look at the gang brings the time of the API server. A trigger waits at least this long for the first
 look before the trigger applies the deadline of the task by the local clock."""
