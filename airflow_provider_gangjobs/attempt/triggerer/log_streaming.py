@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.airflow_api.configuration import conf
 from airflow_provider_gangjobs.airflow_api.task_log import log_lines, mask
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.loop_local import Notification, loop_local
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import rank_of
 
@@ -208,7 +208,7 @@ class LogStreaming:
         self._holds: dict[str, asyncio.Task[None]] = {}
         """The waits for the logs of pods that are being deleted, also those that are over."""
         self._saves = False
-        self._must_begin = asyncio.Event()
+        self._must_begin = Notification()
         """The streams begin at once, because a pod is being deleted."""
         self._has_streams: asyncio.Event | None = None
         self._streams: GangStreams | None = None
@@ -257,7 +257,7 @@ class LogStreaming:
         else:
             self._pods |= {pod.metadata.uid: pod for pod in (*streamed, *deleted)}
         if deleted:
-            self._must_begin.set()
+            self._must_begin.notify()
             self.start()
 
     def _must_be_read_now(self, pod: PodView) -> bool:
@@ -349,9 +349,7 @@ class LogStreaming:
         from airflow_provider_gangjobs.cluster.informer import informers
 
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STREAM_AFTER_S):
-                    await self._must_begin.wait()
+            await self._must_begin.wait(STREAM_AFTER_S)
             async with informers().client(config) as client:
                 self._streams = streams = self._new_streams(client)
                 if self._has_streams is not None:
